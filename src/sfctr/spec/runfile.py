@@ -1,0 +1,152 @@
+"""The run file: one struct for the whole of a run, decoded from TOML with unknown fields refused by path.
+
+`RunFile` holds what changes results first (schema, tables, data, model, train) and then what changes speed. `sfctr init`
+writes every field; in Python `sfctr.fit` builds the same struct, so that both end in the same resolved run file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from .errors import ConfigError
+from .optim import Adam, DenseOptimizer, Plateau, Schedule, _check
+from .schema import Schema, check_fixed
+from .tables import Table, Tiers, parse_bytes
+
+Metric = Literal["auc", "logloss", "ne", "gauc"]
+
+
+class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which files, how they are read, and which rows train and which validate."""
+
+    train: tuple[str, ...] = ()
+    """Files, directories, globs or fsspec URLs."""
+    valid: tuple[str, ...] = ()
+    """Separate validation files; at most one of valid, valid_from and valid_fraction may be given."""
+    valid_from: str | None = None
+    """Rows whose time is at or after this (ISO 8601, or the time column's own format) validate; all before train."""
+    valid_fraction: float | None = None
+    """This share of the values of `valid_by` validates, by hash."""
+    valid_by: str | None = None
+    """Column whose hash decides with valid_fraction; None: the row's position."""
+    format: Literal["auto", "parquet", "csv", "tsv", "criteo"] = "auto"
+    """auto: by the file's name. "criteo" is the headerless TSV of label, I1-I13, C1-C26."""
+    separator: str | None = None
+    """CSV only; None: "," (tab for TSV)."""
+    null_values: tuple[str, ...] = ()
+    """CSV only: texts that mean a missing value, beside the empty one."""
+    shuffle: bool | None = None
+    """None: shuffle unless the schema has a time column."""
+    negatives_keep: float = 1.0
+    """Share of the training rows with label 0 that is kept, by hash of the row's position; scores are corrected."""
+    memory: int | str = "512MB"
+    """Bound on converted rows held in memory when shuffling; more than that is spooled to disk."""
+    threads: int = 1
+    """Reader threads."""
+
+    def __post_init__(self) -> None:
+        splits = [n for n in ("valid", "valid_from", "valid_fraction") if getattr(self, n) not in (None, ())]
+        if len(splits) > 1:
+            raise ConfigError(f"data.{splits[0]} and data.{splits[1]} are both given; a split needs one of them")
+        if self.valid_by is not None and self.valid_fraction is None:
+            raise ConfigError("data.valid_by needs data.valid_fraction")
+        if self.valid_fraction is not None:
+            _check(self, "valid_fraction", 0.0, 1.0, open_low=True)
+        if not 0 < self.negatives_keep <= 1:
+            raise ConfigError(f"data.negatives_keep is {self.negatives_keep!r} and must be above 0 and at most 1")
+        if self.separator is not None and (len(self.separator) != 1 or not self.separator.isascii()):
+            raise ConfigError(f"data.separator is {self.separator!r} and must be one ASCII character")
+        check_fixed(self.threads, 1, "data.threads")
+        parse_bytes(self.memory, "data.memory")
+
+    @property
+    def memory_bytes(self) -> int:
+        return parse_bytes(self.memory, "data.memory")
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which model: a built-in name, or the dotted path "package.module:Class" of one's own."""
+
+    name: str = "dcnv2"
+    """Name or dotted path."""
+    args: dict[str, Any] = {}
+    """Keyword arguments of its constructor, after the inputs."""
+
+
+class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The loop: how long, how fast, what is watched."""
+
+    epochs: int = 1
+    """Passes over the training rows."""
+    max_steps: int | None = None
+    """Stop after this many steps, whatever the epochs."""
+    batch_size: int = 4096
+    """Rows of a step, over all processes."""
+    seed: int = 0
+    """Decides first weights, the order of rows and every draw."""
+    optimizer: DenseOptimizer = Adam()
+    """Of the dense part; each table has its own."""
+    schedule: Schedule = Schedule()
+    """How the learning rates move over the steps."""
+    plateau: Plateau | None = None
+    """Reduce the learning rates when the watched metric stands still; None: never."""
+    clip: float | None = None
+    """Bound on the norm of all gradients, dense and sparse together."""
+    accumulate: int = 1
+    """Micro-batches a step is split into."""
+    loss_labels: tuple[str, ...] = ()
+    """Labels whose losses are summed; empty: all."""
+    evaluate_every: int | None = None
+    """Steps between evaluations; None: at the end of each epoch."""
+    watch: Metric = "auc"
+    """Metric of the validation part that decides which model is best, early stopping and plateaus."""
+    stop_after: int | None = None
+    """Stop after this many evaluations without improvement."""
+    min_delta: float = 0.0
+    """What counts as an improvement of the watched metric."""
+    group_by: str | None = None
+    """Column of grouped AUC (it must be in schema.keep)."""
+    slices: tuple[str, ...] = ()
+    """Columns by whose values AUC is reported (they must be in schema.keep)."""
+    progressive: bool = False
+    """Score each training batch before learning from it, and report the metrics of those scores."""
+    device: str = "auto"
+    """"auto": the accelerator if there is one, else "cpu"."""
+    autocast: Literal["none", "bf16"] = "none"
+    """bf16: the model computes in bfloat16 where torch's autocast says so; weights stay float32."""
+    torch_threads: int | None = None
+    """Threads of torch, part of the run's numerics; None: as torch chooses, recorded in the resolved run file."""
+    threads: int = 1
+    """Threads of sfctr's own kernels; changes no number."""
+    flush_denormals: bool = True
+    """Numbers too small for a normal float count as 0 (part of the run's numerics)."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "threads"):
+            check_fixed(getattr(self, name), 1, f"train.{name}")
+        for name in ("max_steps", "evaluate_every", "stop_after", "torch_threads"):
+            if getattr(self, name) is not None:
+                check_fixed(getattr(self, name), 1, f"train.{name}")
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(f"train.clip is {self.clip!r} and must be above 0")
+        if self.accumulate > self.batch_size:
+            raise ConfigError(f"train.accumulate is {self.accumulate} and exceeds train.batch_size {self.batch_size}")
+
+
+class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole run."""
+
+    data: Data
+    """Which files, how they are read, and which rows train and which validate."""
+    schema: Schema
+    """Which columns are labels, features, weight and time."""
+    tables: tuple[Table, ...] = ()
+    """Tables that no entry names are added with the defaults that the model needs."""
+    model: Model = Model()
+    """Which model."""
+    train: Train = Train()
+    """The loop."""
+    tiers: Tiers = Tiers()
+    """Where rows may sit and how much they may take."""

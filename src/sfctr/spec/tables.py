@@ -1,0 +1,137 @@
+"""Tables: where features look their keys up, and how rows begin, learn and are kept."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .errors import ConfigError
+from .optim import Adam, Optimizer, _check
+
+
+class Normal(msgspec.Struct, frozen=True, tag="normal", tag_field="kind", forbid_unknown_fields=True):
+    """Rows begin as N(mean, std); each element follows from (seed, table, key, element) alone."""
+
+    std: float = 0.01
+    """Standard deviation; 0 begins at the mean."""
+    mean: float = 0.0
+    """Mean."""
+
+    def __post_init__(self) -> None:
+        _check(self, "std", 0.0)
+
+
+class Uniform(msgspec.Struct, frozen=True, tag="uniform", tag_field="kind", forbid_unknown_fields=True):
+    """Rows begin uniform in [low, high); each element follows from (seed, table, key, element) alone."""
+
+    low: float = -0.01
+    """Least value."""
+    high: float = 0.01
+    """Bound above every value."""
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ConfigError(f"Uniform.low is {self.low!r} and must not exceed high, {self.high!r}")
+
+
+Init = Normal | Uniform
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A named set of rows that features look keys up in.
+
+    `Table("item", dim=16)` grows with the data: any 64-bit key, or a missing value, owns a row from the first committed
+    step that trained it. `Table("hour", num_rows=24, dense=True)` is an ordinary parameter of the dense part.
+    """
+
+    name: str
+    """What features call it."""
+    dim: int = 16
+    """Length of a row's vector. 0 is allowed with `linear`: the table then has first-order weights alone."""
+    init: Init = Normal()
+    """What rows begin from: kind "normal" (std, mean) or "uniform" (low, high)."""
+    optimizer: Optimizer = Adam()
+    """What updates the vectors."""
+    linear: Optimizer | None = None
+    """Optimizer of a first-order weight beside the vector (starts at 0); None: the table has none."""
+    buckets: int | None = None
+    """The hashing trick: keys are hashed into this many rows, so memory is fixed and keys collide."""
+    dense: bool = False
+    """A small table whose every row moves at every step: a parameter of the dense part, under its optimizer."""
+    num_rows: int | None = None
+    """Rows of a dense table; its keys are 0 .. num_rows - 1 (or hashed, with `buckets`)."""
+    l2: float = 0.0
+    """Dense tables only: adds l2 / 2 * sum(w^2) over the whole table to the loss, at every step."""
+    linear_l2: float = 0.0
+    """The same for a dense table's first-order weights."""
+    pretrained: str | None = None
+    """A Parquet file with a column `key` and a list column `vector` of `dim` floats that rows begin from."""
+    frozen: bool = False
+    """Rows keep their first value: nothing is trained or added."""
+
+    def __post_init__(self) -> None:
+        where = f"table '{self.name}'"
+        if not self.name:
+            raise ConfigError("a table needs a name that is not empty")
+        if not 0 <= self.dim <= 4096 or (self.dim == 0 and self.linear is None):
+            raise ConfigError(f"{where}: dim is {self.dim} and must be 1 to 4096 (0 only with linear)")
+        for name in ("buckets", "num_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{where}: {name} is {value} and must be at least 1")
+        if self.dense and self.buckets is None and self.num_rows is None:
+            raise ConfigError(f"{where}: a dense table needs num_rows (or buckets)")
+        if not self.dense and (self.num_rows is not None or self.l2 or self.linear_l2):
+            raise ConfigError(f"{where}: num_rows, l2 and linear_l2 belong to dense tables; add dense = true")
+        if self.dense and self.buckets is not None and self.num_rows not in (None, self.buckets):
+            raise ConfigError(f"{where}: num_rows is {self.num_rows} and buckets {self.buckets}; give one of them")
+        if self.frozen and self.pretrained is None:
+            raise ConfigError(f"{where}: frozen rows need pretrained values to begin from")
+        if self.dense and self.pretrained is not None:
+            raise ConfigError(f"{where}: pretrained rows need a table that is not dense")
+
+    @property
+    def rows_of_dense(self) -> int:
+        """Rows of a dense table without the one that stands for a missing value."""
+        rows = self.buckets if self.buckets is not None else self.num_rows
+        assert rows is not None
+        return rows
+
+
+class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where rows may sit and how much they may take. In this version rows sit in RAM, which `ram` bounds."""
+
+    ram: int | str | None = None
+    """Bytes, or text such as "2GB", that all rows and their index may take; None: as the machine has."""
+
+    def __post_init__(self) -> None:
+        self.ram_bytes  # noqa: B018  a wrong size is refused at once
+
+    @property
+    def ram_bytes(self) -> int | None:
+        return None if self.ram is None else parse_bytes(self.ram, "tiers.ram")
+
+
+_UNITS: dict[str, int] = {
+    **{"": 1, "b": 1},
+    **{f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)},
+    **{f"{unit}ib": 1024**power for power, unit in enumerate("kmgt", 1)},
+}
+
+
+def parse_bytes(value: int | str, where: str) -> int:
+    """Bytes of 2000000, "2GB" or "512 MiB". Raises ConfigError for anything else, or for less than one byte."""
+    text = str(value).strip().lower().replace("_", "")
+    number = text.rstrip("bkmgti ")
+    unit = text[len(number) :].strip()
+    try:
+        size = int(float(number) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise ConfigError(f'{where} is {value!r}; write bytes, or a size such as "512MB", "2GB" or "1.5GiB"') from None
+    if size < 1:
+        raise ConfigError(f"{where} is {value!r} and must be at least one byte")
+    return size
+
+
+Pooling = Literal["sum", "mean"]

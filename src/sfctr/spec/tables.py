@@ -88,8 +88,8 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"{where}: num_rows is {self.num_rows} and buckets {self.buckets}; give one of them")
         if self.frozen and self.pretrained is None:
             raise ConfigError(f"{where}: frozen rows need pretrained values to begin from")
-        if self.dense and self.pretrained is not None:
-            raise ConfigError(f"{where}: pretrained rows need a table that is not dense")
+        if self.pretrained is not None and (self.dense or self.buckets is not None or self.dim == 0):
+            raise ConfigError(f"{where}: pretrained rows need a table with vectors that is not dense and has no buckets")
 
     @property
     def rows_of_dense(self) -> int:

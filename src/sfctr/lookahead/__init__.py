@@ -1,0 +1,7 @@
+"""Has the rows of the next batches in place when their step begins, with the results of depth zero."""
+
+from .lookahead import Lookahead
+from .ready import Ready, RowRange
+from .view import ReadView
+
+__all__ = ["Lookahead", "ReadView", "Ready", "RowRange"]

@@ -1,0 +1,77 @@
+"""The autograd function behind features(): pooled forward and merged backward of all features of one group.
+
+  B rows, F features of the group, L max_length, D dim
+
+Forward reads rows where they lie; backward leaves nothing in autograd but adds each feature's gradient, merged per
+unique key, to the working set, which `Store.commit` then applies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfctr import _native
+from sfctr.spec.batch import F32
+
+from .layout import GroupLayout, Lookup
+
+
+def lookup_group(
+    layout: GroupLayout, rows: _native.RowGroup, working_set: _native.WorkingSet, begin: int, end: int
+) -> tuple[list[F32], list[F32]]:
+    """Pooled vectors [B, D] (sequences [B, L, D]) and first-order weights [B, 1] of batch rows [begin, end).
+
+    A feature whose table has no vectors, or no first-order weights, has an empty array in that list.
+    """
+    size = end - begin
+    widths = [size * lookup.vectors_per_row * lookup.dim for lookup in layout.lookups]
+    out = np.empty(sum(widths), dtype=np.float32)
+    has_linear = bool(layout.lookups) and layout.lookups[0].linear
+    linear = np.empty((len(widths) if has_linear else 0, size), dtype=np.float32)
+    rows.forward(working_set, begin, end, out, linear if has_linear else None)
+    vectors, start = [], 0
+    for lookup, width in zip(layout.lookups, widths, strict=True):
+        vectors.append(out[start : start + width].reshape(_shape(lookup, size)))
+        start += width
+    return vectors, [linear[f].reshape(size, 1) for f in range(linear.shape[0])]
+
+
+def _shape(lookup: Lookup, size: int) -> tuple[int, ...]:
+    return (size, lookup.max_length, lookup.dim) if lookup.is_sequence else (size, lookup.dim)
+
+
+class PooledLookup(torch.autograd.Function):
+    """Outputs: every feature's vectors, then every feature's first-order weights (CPU tensors)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        layout: GroupLayout,
+        rows: _native.RowGroup,
+        working_set: _native.WorkingSet,
+        begin: int,
+        end: int,
+    ) -> tuple[Tensor, ...]:
+        # `anchor` requires a gradient and has none: it makes autograd call backward although no row is a parameter.
+        ctx.set_materialize_grads(False)
+        ctx.lookup = (rows, working_set, begin, end, len(layout.lookups))
+        vectors, linear = lookup_group(layout, rows, working_set, begin, end)
+        return tuple(torch.from_numpy(array) for array in (*vectors, *linear))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        rows, working_set, begin, end, num_features = ctx.lookup
+        arrays = [None if g is None else g.to(torch.float32).contiguous().numpy() for g in gradients]
+        vectors, linear = arrays[:num_features], arrays[num_features:]
+        rows.backward(working_set, begin, end, [_flat(a) for a in vectors], [_flat(a) for a in linear])
+        return (None,) * 6
+
+
+def _flat(array: F32 | None) -> F32 | None:
+    return None if array is None or array.size == 0 else array.reshape(-1)

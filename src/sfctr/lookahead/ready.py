@@ -1,0 +1,143 @@
+"""Ready: a batch whose rows are in place, and the one optimizer step that it stands for.
+
+Life: made by Lookahead, then features() any number of times and backward, then exactly one of step() or discard().
+Until then no other Ready of the same Lookahead is handed out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from sfctr import _native
+from sfctr.spec.batch import Batch
+from sfctr.spec.schema import Schema
+from sfctr.store import Store
+from sfctr.store.dense import DenseTable
+from sfctr.telemetry import span
+
+from .features import FeatureReader, as_tensor, slice_batch
+
+
+class RowRange:
+    """Rows [begin, end) of a ready batch: its features, labels, mask and weights, on the store's device."""
+
+    def __init__(
+        self, reader: FeatureReader, batch: Batch, working_sets: Sequence[_native.WorkingSet], begin: int, end: int
+    ) -> None:
+        self._reader, self._whole, self._working_sets = reader, batch, working_sets
+        self._begin, self._end = begin, end
+        self.batch = slice_batch(batch, begin, end)
+        self.size = end - begin
+
+    @property
+    def _schema(self) -> Schema:
+        return self._reader.layout.schema
+
+    @property
+    def labels(self) -> Tensor:
+        """float32 [B] where the schema has one label by name, else [B, K]; 0 where masked."""
+        return self._by_label(as_tensor(self.batch.labels, self._reader.store.device))
+
+    @property
+    def label_mask(self) -> Tensor:
+        """bool, shaped as labels: True where the label is known."""
+        return self._by_label(as_tensor(self.batch.label_mask, self._reader.store.device))
+
+    @property
+    def weight(self) -> Tensor | None:
+        """float32 [B] of row weights, or None for all ones."""
+        return None if self.batch.weight is None else as_tensor(self.batch.weight, self._reader.store.device)
+
+    def _by_label(self, values: Tensor) -> Tensor:
+        return values[:, 0] if isinstance(self._schema.label, str) else values
+
+    def features(self) -> dict[str, Tensor]:
+        """Name -> tensor, in the schema's order, shaped as spec.inputs.Input says; backward is collected."""
+        with span("features"):
+            return self._reader.read(self._whole, self._working_sets, self._begin, self._end, training=True)
+
+
+class Ready(RowRange):
+    """All rows of a batch. `number` counts the steps committed before it."""
+
+    def __init__(
+        self, reader: FeatureReader, batch: Batch, working_sets: Sequence[_native.WorkingSet], store: Store
+    ) -> None:
+        super().__init__(reader, batch, working_sets, 0, batch.size)
+        self._store = store
+        self.number = store.steps
+        self.is_open = True
+
+    def micro_batches(self, count: int) -> Iterator[RowRange]:
+        """The batch in at most `count` row ranges of nearly equal size, none empty; their gradients add up."""
+        cuts = [round(i * self.size / count) for i in range(count + 1)]
+        for begin, end in pairwise(cuts):
+            if begin < end:
+                yield RowRange(self._reader, self._whole, self._working_sets, begin, end)
+
+    def step(
+        self, optimizer: torch.optim.Optimizer | None, *, clip: float | None = None, lr_factor: float = 1.0
+    ) -> float | None:
+        """Clip dense and sparse gradients together, step the dense optimizer, update exactly the working set's rows.
+
+        clip: bound on the norm of all gradients; they are scaled by clip / norm where it is exceeded.
+        lr_factor: multiplies the learning rate of every table (the dense optimizer's is the caller's).
+        Returns the norm before clipping, or None without `clip`. Dense gradients are set to None afterwards. Raises
+        CapacityError, with nothing applied, where new rows would outgrow the store's bound.
+        """
+        self._must_be_open()
+        self._store.make_room(self._working_sets)
+        with span("update"), torch.no_grad():
+            for table in self._store.dense_tables.values():
+                assert isinstance(table, DenseTable)
+                table.add_l2_gradient()
+            norm, scale = self._clip(optimizer, clip)
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            self.is_open = False
+            self._store.commit(self._working_sets, lr_factor=lr_factor, scale=scale)
+        return norm
+
+    def _clip(self, optimizer: torch.optim.Optimizer | None, clip: float | None) -> tuple[float | None, float]:
+        if clip is None:
+            return None, 1.0
+        gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
+        squares = [float(g.double().square().sum()) for g in gradients]
+        for group, working_set in zip(self._store.groups, self._working_sets, strict=True):
+            squares.append(group.native.grad_norm_squared(working_set))
+        norm = math.sqrt(math.fsum(squares))
+        scale = clip / norm if norm > clip else 1.0
+        if scale != 1.0:
+            for gradient in gradients:
+                gradient.mul_(scale)
+        return norm, scale
+
+    def discard(self) -> None:
+        """Forget the batch and its gradients; no row and no count changes."""
+        self._must_be_open()
+        self.is_open = False
+
+    def _must_be_open(self) -> None:
+        if not self.is_open:
+            raise RuntimeError("this Ready was stepped or discarded already")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_open:
+            self.discard()
+
+
+def _parameters(optimizer: torch.optim.Optimizer | None) -> list[Tensor]:
+    return [] if optimizer is None else [p for group in optimizer.param_groups for p in group["params"]]

@@ -1,0 +1,69 @@
+"""Which tables are served by one native call, and how their options become the numbers that call takes. Pure.
+
+A *group* holds the tables of equal dim and equal update rules, so that one record layout and one kernel serve them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sfctr.spec.errors import ConfigError
+from sfctr.spec.optim import FTRL, SGD, Adagrad, Adam, AdamW, Optimizer, RowWiseAdagrad
+from sfctr.spec.tables import Table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupPlan:
+    """The tables of one group, in the order they were given, and the rules that update them."""
+
+    dim: int
+    vector_rule: str
+    linear_rule: str | None
+    tables: tuple[Table, ...]
+
+
+def plan_groups(tables: Sequence[Table]) -> tuple[GroupPlan, ...]:
+    """Groups of the tables that are not dense, each group and each table in order of first appearance."""
+    members: dict[tuple[int, str, str | None], list[Table]] = {}
+    names: set[str] = set()
+    for table in tables:
+        if table.name in names:
+            raise ConfigError(f"table '{table.name}' is there twice")
+        names.add(table.name)
+        if not table.dense:
+            members.setdefault((table.dim, *rules_of(table)), []).append(table)
+    return tuple(
+        GroupPlan(dim=dim, vector_rule=vector, linear_rule=linear, tables=tuple(group))
+        for (dim, vector, linear), group in members.items()
+    )
+
+
+def rules_of(table: Table) -> tuple[str, str | None]:
+    """Native names of the rules that update a table's vectors and its first-order weights."""
+    vector = rule_of(table.optimizer) if table.dim else "none"
+    return vector, None if table.linear is None else rule_of(table.linear)
+
+
+def rule_of(optimizer: Optimizer) -> str:
+    """Native name of an optimizer's update rule; it decides how much state a row carries."""
+    match optimizer:
+        case SGD(momentum=0.0):
+            return "sgd"
+        case SGD():
+            return "momentum"
+        case Adagrad():
+            return "adagrad"
+        case RowWiseAdagrad():
+            return "rowwise_adagrad"
+        case Adam(bias_correction="row") | AdamW(bias_correction="row"):
+            return "adam_row"
+        case Adam() | AdamW():
+            return "adam"
+        case FTRL():
+            return "ftrl"
+
+
+def initial_accumulator(optimizer: Optimizer | None) -> float:
+    """Value that an Adagrad accumulator begins at; 0 for every other state."""
+    return optimizer.initial_accumulator if isinstance(optimizer, Adagrad | RowWiseAdagrad) else 0.0

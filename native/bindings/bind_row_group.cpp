@@ -1,0 +1,266 @@
+// TableInit and RowGroup: the rows of the tables of one group.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "bindings.h"
+#include "sfctr/row_group.h"
+#include "working_set.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using sfctr::RowGroup;
+
+namespace {
+
+using Floats = arrays::Vector<float>;
+using Release = nb::gil_scoped_release;
+
+void init_table(sfctr::TableInit* self, std::uint64_t seed, std::uint64_t null_seed, const std::string& kind, double a,
+                double b, float state0, float linear_state0, bool frozen) {
+  if (kind != "normal" && kind != "uniform") {
+    throw std::invalid_argument("kind is '" + kind + "' and must be 'normal' or 'uniform'");
+  }
+  new (self) sfctr::TableInit{seed, null_seed, kind == "normal", a, b, state0, linear_state0, frozen};
+}
+
+void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string& vector_rule,
+                const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables) {
+  new (self) RowGroup(dim, sfctr::rule_named(vector_rule), sfctr::rule_named(linear_rule.value_or("none")), linear,
+                      std::move(tables));
+}
+
+nb::dict layout(const RowGroup& group) {
+  const sfctr::Layout& layout = group.layout();
+  nb::dict parts;
+  parts["vector"] = nb::make_tuple(0, layout.dim);
+  parts["linear"] = nb::make_tuple(layout.linear_offset(), layout.linear);
+  parts["vector_state"] = nb::make_tuple(layout.vector_state_offset(), layout.vector_state);
+  parts["linear_state"] = nb::make_tuple(layout.linear_state_offset(), layout.linear_state);
+  return parts;
+}
+
+arrays::nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>> unseen(const RowGroup& group, const PyWorkingSet& ws) {
+  std::vector<std::int64_t> counts;
+  {
+    Release release;
+    counts = group.unseen(ws.core);
+  }
+  auto array = arrays::make<std::int64_t, 1>({counts.size()});
+  std::copy(counts.begin(), counts.end(), array.data());
+  return array;
+}
+
+void forward(const RowGroup& group, const PyWorkingSet& ws, std::size_t begin, std::size_t end, Floats out,
+             std::optional<arrays::Matrix<float>> linear_out) {
+  const std::span<float> linear =
+      linear_out ? std::span(linear_out->data(), linear_out->size()) : std::span<float>();
+  if (linear_out && linear_out->size() > 0 &&
+      (linear_out->shape(0) != ws.features.size() || linear_out->shape(1) != end - begin)) {
+    throw std::invalid_argument("linear_out must be [" + std::to_string(ws.features.size()) + ", " +
+                                std::to_string(end - begin) + "], or empty");
+  }
+  Release release;
+  group.forward(ws.core, begin, end, arrays::span(out), linear);
+}
+
+// The arrays of a list, None as an empty span. `kept` holds the references while the spans are in use.
+std::vector<std::span<const float>> gradient_list(nb::list list, const char* name,
+                                                  std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>& kept) {
+  std::vector<std::span<const float>> spans;
+  for (nb::handle item : list) {
+    if (item.is_none()) {
+      spans.emplace_back();
+      continue;
+    }
+    nb::ndarray<const float, nb::c_contig, nb::device::cpu> array;
+    if (!nb::try_cast(item, array, false)) {
+      throw nb::type_error((std::string(name) + "[" + std::to_string(spans.size()) +
+                            "] must be a contiguous float32 array, or None").c_str());
+    }
+    spans.emplace_back(array.data(), array.size());
+    kept.push_back(std::move(array));
+  }
+  return spans;
+}
+
+void backward(const RowGroup& group, PyWorkingSet& ws, std::size_t begin, std::size_t end, nb::list grads,
+              nb::list linear_grads) {
+  std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>> kept;
+  const auto vectors = gradient_list(grads, "grads", kept);
+  const auto linear = gradient_list(linear_grads, "linear_grads", kept);
+  Release release;
+  group.backward(ws.core, begin, end, vectors, linear);
+}
+
+nb::tuple gradients(const RowGroup& group, nb::handle_t<PyWorkingSet> owner) {
+  PyWorkingSet& ws = nb::cast<PyWorkingSet&>(owner);
+  group.require_gradients(ws.core);
+  sfctr::Gradients& all = ws.core.gradients;
+  const std::size_t num_unique = ws.core.num_unique(), dim = group.layout().dim;
+  return nb::make_tuple(
+      nb::ndarray<nb::numpy, const float, nb::ndim<2>>(all.vectors.data(), {num_unique, dim}, owner),
+      arrays::view<const float>(all.linear.data(), all.linear.size(), owner),
+      arrays::view<const std::uint8_t>(all.reached.data(), num_unique, owner));
+}
+
+std::span<const sfctr::Hyper> hyper_lines(const std::optional<arrays::Matrix<const double>>& array, const char* name) {
+  if (!array || array->size() == 0) return {};
+  if (array->shape(1) != std::size(sfctr::kHyperColumns)) {
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(array->shape(1)) +
+                                " columns and needs those of hyper_columns()");
+  }
+  return {reinterpret_cast<const sfctr::Hyper*>(array->data()), array->shape(0)};
+}
+
+std::size_t update(RowGroup& group, PyWorkingSet& ws, std::uint64_t step, float scale,
+                   arrays::Matrix<const double> hyper, std::optional<arrays::Matrix<const double>> linear_hyper) {
+  const auto lines = hyper_lines(hyper, "hyper"), linear_lines = hyper_lines(linear_hyper, "linear_hyper");
+  Release release;
+  return group.update(ws.core, step, scale, lines, linear_lines);
+}
+
+auto find(const RowGroup& group, std::size_t native_table, arrays::Vector<const std::uint64_t> keys,
+          arrays::Matrix<float> records) {
+  auto found = arrays::make<std::uint8_t, 1>({keys.size()});
+  Release release;
+  group.find(native_table, arrays::span(keys), arrays::span(records), {found.data(), keys.size()});
+  return found;
+}
+
+nb::tuple export_rows(const RowGroup& group, std::size_t native_table, std::uint64_t start_slot, std::size_t count) {
+  const std::uint64_t end = group.slot_end(native_table);
+  const std::size_t most = start_slot < end ? std::min<std::uint64_t>(count, end - start_slot) : 0;
+  auto keys = arrays::make<std::uint64_t, 1>({most});
+  auto records = arrays::make<float, 2>({most, group.layout().num_floats()});
+  std::size_t found = 0;
+  {
+    Release release;
+    found = group.export_rows(native_table, start_slot, {keys.data(), most}, {records.data(), records.size()});
+  }
+  const nb::slice rows(nb::int_(0), nb::int_(found), nb::int_(1));
+  return nb::make_tuple(nb::cast(keys)[rows], nb::cast(records)[rows]);
+}
+
+void bind_table_init(nb::module_& m) {
+  nb::class_<sfctr::TableInit>(m, "TableInit", "How the rows of one table begin, and whether they change.")
+      .def("__init__", &init_table, "seed"_a, "null_seed"_a, "kind"_a, "a"_a, "b"_a, "state0"_a = 0.0f,
+           "linear_state0"_a = 0.0f, "frozen"_a = false,
+           "seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing value.\n"
+           "kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first value\n"
+           "of Adagrad's accumulators. frozen: rows are neither trained nor added.");
+}
+
+void bind_training(nb::class_<RowGroup>& group) {
+  group
+      .def(
+          "locate",
+          [](const RowGroup& self, PyWorkingSet& ws, bool train) {
+            Release release;
+            self.locate(ws.core, train);
+          },
+          "ws"_a, "train"_a,
+          "Find the record of every unique key. In training a key without a row gets its first values in the working set\n"
+          "alone; otherwise, and always in frozen tables, it reads as zeros. Forgets what was located or merged before.")
+      .def(
+          "num_new", [](const RowGroup& self, const PyWorkingSet& ws) { return self.num_new(ws.core); }, "ws"_a,
+          "Rows that update would add if backward reached every key: bounds how much memory_bytes() will grow.")
+      .def("unseen", &unseen, "ws"_a, "int64 [F]: look-ups of each feature whose key has no row.")
+      .def(
+          "forward_floats",
+          [](const RowGroup& self, const PyWorkingSet& ws, std::size_t num_rows) {
+            return self.forward_floats(ws.core, num_rows);
+          },
+          "ws"_a, "num_rows"_a, "Length of forward's `out` for so many rows.")
+      .def("forward", &forward, "ws"_a, "begin"_a, "end"_a, "out"_a.noconvert(), "linear_out"_a.noconvert() = nb::none(),
+           "Pool rows [begin, end) of the batch, n of them. out: the features in order, each n * dim floats, or\n"
+           "n * max_length * dim for a sequence (left aligned, zeros after). linear_out [F, n]: first-order weights, pooled\n"
+           "alike (summed for a sequence); None leaves them out.")
+      .def("backward", &backward, "ws"_a, "begin"_a, "end"_a, "grads"_a, "linear_grads"_a,
+           nb::sig("def backward(self, ws: WorkingSet, begin: int, end: int, grads: list[NDArray[numpy.float32] | None], "
+                   "linear_grads: list[NDArray[numpy.float32] | None]) -> None"),
+           "Add the gradients of rows [begin, end) to those of their unique keys. grads[f] holds as many floats as\n"
+           "forward's part of feature f, linear_grads[f] one a row; None: the feature is not reached. linear_grads may be\n"
+           "an empty list.")
+      .def("gradients", &gradients, "ws"_a,
+           nb::sig("def gradients(self, ws: WorkingSet) -> tuple[NDArray[numpy.float32], NDArray[numpy.float32], "
+                   "NDArray[numpy.uint8]]"),
+           "Views: vectors [U, dim], first-order weights [U] (or [0]), and reached [U], whose bit 1 says that the vector\n"
+           "was reached and bit 2 the weight. Gradients that were not reached are undefined.")
+      .def(
+          "grad_norm_squared",
+          [](const RowGroup& self, const PyWorkingSet& ws) {
+            Release release;
+            return self.grad_norm_squared(ws.core);
+          },
+          "ws"_a, "Sum of the squares of all merged gradients, vectors and first-order weights, in double.")
+      .def("update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(), "linear_hyper"_a.noconvert() = nb::none(),
+           "Give every key that was reached its row, multiply its gradient by scale, and apply the optimizers. step counts\n"
+           "committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())]. Returns the number of rows added.\n"
+           "The working set must then be located again before further use. Raises RuntimeError if rows were added since it\n"
+           "was located.");
+}
+
+void bind_rows(nb::class_<RowGroup>& group) {
+  group
+      .def("num_rows", &RowGroup::num_rows, "native_table"_a, "Rows of native table 2t (table t) or 2t + 1 (its missing value).")
+      .def("slot_end", &RowGroup::slot_end, "native_table"_a, "One above the last slot that holds a row.")
+      .def("memory_bytes", &RowGroup::memory_bytes, "Bytes of all rows and their indexes.")
+      .def("find", &find, "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
+           nb::sig("def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> "
+                   "NDArray[numpy.uint8]"),
+           "Copy the record of every key that has a row into records [n, record_floats]; returns uint8 [n], 1 where it has.")
+      .def(
+          "initial_records",
+          [](const RowGroup& self, std::size_t native_table, arrays::Vector<const std::uint64_t> keys,
+             arrays::Matrix<float> records) {
+            Release release;
+            self.initial_records(native_table, arrays::span(keys), arrays::span(records));
+          },
+          "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
+          "Write what the rows of keys [n] begin as into records [n, record_floats]; adds nothing.")
+      .def("export_rows", &export_rows, "native_table"_a, "start_slot"_a, "count"_a,
+           nb::sig("def export_rows(self, native_table: int, start_slot: int, count: int) -> "
+                   "tuple[NDArray[numpy.uint64], NDArray[numpy.float32]]"),
+           "Keys [m] and records [m, record_floats] of the slots from start_slot on, at most count, in slot order (the order\n"
+           "in which rows were added). Take start_slot in steps of count up to slot_end().")
+      .def(
+          "import_rows",
+          [](RowGroup& self, std::size_t native_table, arrays::Vector<const std::uint64_t> keys,
+             arrays::Matrix<const float> records) {
+            Release release;
+            self.import_rows(native_table, arrays::span(keys), arrays::span(records));
+          },
+          "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
+          "Add rows, or overwrite those there are: records [n, record_floats] of keys [n].")
+      .def("reserve", &RowGroup::reserve, "native_table"_a, "num_rows"_a, nb::call_guard<Release>(),
+           "Make room in the index for so many rows in all.");
+}
+
+}  // namespace
+
+void bind_row_group(nb::module_& m) {
+  bind_table_init(m);
+  m.def(
+      "hyper_columns", [] { return std::vector<std::string>(std::begin(sfctr::kHyperColumns), std::end(sfctr::kHyperColumns)); },
+      "Names of the columns of update's hyper, in order. A column that a table's rule does not name is ignored.");
+  nb::class_<RowGroup> group(m, "RowGroup",
+                             "The rows of all tables of one group in memory: locate, forward, backward, update.\n\n"
+                             "A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's\n"
+                             "rule, state of the weight's rule. Several threads may read at once; update, import_rows and\n"
+                             "reserve wait for them.");
+  group
+      .def("__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
+           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
+           "dim 0; None for the weight where linear is False.")
+      .def_prop_ro(
+          "record_floats", [](const RowGroup& self) { return self.layout().num_floats(); }, "Length of a record.")
+      .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),
+           "Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
+  bind_training(group);
+  bind_rows(group);
+}

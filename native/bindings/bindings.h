@@ -1,0 +1,9 @@
+// What each binding file adds to the module. One file per noun.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+void bind_hash(nanobind::module_& m);
+void bind_threads(nanobind::module_& m);
+void bind_working_set(nanobind::module_& m);
+void bind_row_group(nanobind::module_& m);

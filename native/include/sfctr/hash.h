@@ -1,0 +1,29 @@
+// How keys are spread. Every table, index and bucket hashes with the one function here, so that equal keys land alike
+// in all of them.
+#pragma once
+
+#include <cstdint>
+
+namespace sfctr {
+
+// The finalizer of splitmix64 (Steele, Lea and Flood 2014): a bijection of 64 bits in which every input bit moves every
+// output bit, so rows of consecutive or strided keys spread as well as random ones.
+constexpr std::uint64_t mix(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// floor(a * b / 2^64).
+constexpr std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>((static_cast<Wide>(a) * b) >> 64);
+}
+
+// The hashing trick: which of `buckets` rows a key shares. The increment keeps it independent of mix(key), by which
+// rows are spread later.
+constexpr std::uint64_t bucket_of(std::uint64_t key, std::uint64_t buckets) {
+  return multiply_high(mix(key + 0x9E3779B97F4A7C15u), buckets);
+}
+
+}  // namespace sfctr

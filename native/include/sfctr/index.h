@@ -1,0 +1,111 @@
+// Where the row of a key is: 64-bit key -> 32-bit slot. Every key value is an ordinary key.
+//
+// Keys lie in buckets of one cache line: five keys, their slots, and a count of the keys that would have liked this
+// bucket but went on to a later one. A look-up stops at the first bucket with count 0, so erasing leaves no tombstone.
+// Buckets form shards by the leading bits of the key's hash. A shard grows by about 1.3 when it is 85 % full, and
+// splits in two when it would exceed kLargestShard, so no insertion ever copies more than that, and a table of any size
+// beyond a few hundred keys takes at most 20 bytes a key (12.8 at 100 %, 15.1 at 85 %, 19.6 just grown).
+//
+// Look-ups may run beside look-ups; whoever inserts, erases or reserves must be alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sfctr/hash.h"
+#include "sfctr/memory.h"
+
+namespace sfctr {
+
+class Index {
+ public:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;  // no slot
+
+  Index();
+
+  // slots[i] becomes the slot of keys[i], or kNone. Overlaps the cache misses of neighbours.
+  // REQUIRES: slots has room for keys.size().
+  void find(std::span<const std::uint64_t> keys, std::uint32_t* slots) const;
+  std::uint32_t find(std::uint64_t key) const;
+
+  // REQUIRES: key is absent; slot != kNone. Throws std::bad_alloc; nothing is then changed.
+  void insert(std::uint64_t key, std::uint32_t slot);
+
+  // The slot that key had, or kNone if it was absent.
+  std::uint32_t erase(std::uint64_t key);
+
+  // Makes room for num_keys keys in all, so that inserting them copies nothing. Throws std::bad_alloc.
+  void reserve(std::uint64_t num_keys);
+
+  std::uint64_t size() const { return num_keys_; }
+  std::size_t memory_bytes() const;
+
+  // Calls body(key, slot) for every key, in no order that means anything.
+  template <class Body>
+  void for_each(Body&& body) const {
+    for (const Shard& shard : shards_) shard.for_each(body);
+  }
+
+ private:
+  static constexpr unsigned kEntries = 5;
+  static constexpr std::size_t kLargestShard = std::size_t{8} << 20;  // bytes; half a million keys, a few ms to copy
+
+  struct alignas(64) Bucket {
+    std::uint64_t keys[kEntries];
+    std::uint32_t slots[kEntries];
+    std::uint16_t passed;  // keys that went on from here; at its largest it stays there for good
+    std::uint8_t used;     // bit i: entry i holds a key
+
+    unsigned match(std::uint64_t key) const {  // bit i: entry i is this key
+      unsigned mask = 0;
+      for (unsigned i = 0; i < kEntries; ++i) mask |= static_cast<unsigned>(keys[i] == key) << i;
+      return mask & used;
+    }
+  };
+  static_assert(sizeof(Bucket) == 64);
+
+  struct Shard {  // keys whose hashes share their `depth` leading bits
+    Pages pages;
+    std::uint32_t num_buckets = 0;
+    std::uint32_t num_keys = 0;
+    std::uint32_t depth = 0;
+    std::uint32_t prefix = 0;  // those bits
+
+    Bucket* buckets() const { return reinterpret_cast<Bucket*>(pages.data()); }
+    bool has_room() const { return num_keys + 1 <= capacity(num_buckets); }
+    std::uint32_t home(std::uint64_t hash) const {
+      return static_cast<std::uint32_t>(multiply_high(hash << depth, num_buckets));
+    }
+    std::uint32_t next(std::uint32_t bucket) const { return bucket + 1 == num_buckets ? 0 : bucket + 1; }
+    void place(std::uint64_t hash, std::uint64_t key, std::uint32_t slot);
+    template <class Body>
+    void for_each(Body&& body) const {
+      for (const Bucket& bucket : std::span(buckets(), num_buckets)) {
+        for (unsigned i = 0; i < kEntries; ++i) {
+          if (bucket.used >> i & 1) body(bucket.keys[i], bucket.slots[i]);
+        }
+      }
+    }
+  };
+
+  // 85 % of the entries, so that few keys miss their home bucket.
+  static std::uint64_t capacity(std::uint64_t num_buckets) { return num_buckets * 17 / 4; }
+  static std::uint64_t buckets_for(std::uint64_t num_keys) { return (num_keys * 4 + 16) / 17; }
+  static bool may_split(std::uint64_t num_buckets, const Shard& shard);
+  static Shard make_shard(std::uint64_t num_buckets, std::uint32_t depth, std::uint32_t prefix);
+  std::size_t shard_of(std::uint64_t hash) const { return directory_[bits_ == 0 ? 0 : hash >> (64 - bits_)]; }
+  std::uint32_t probe(const Shard& shard, std::uint32_t home, std::uint64_t key) const;
+  void make_room(std::uint64_t hash);
+  void grow(Shard& shard, std::uint64_t num_buckets);
+  void split(std::size_t old);
+  std::vector<std::uint32_t> wide_directory(std::uint32_t depth) const;
+
+  std::vector<Shard> shards_;
+  std::vector<std::uint32_t> directory_;  // leading bits_ bits of a hash -> shard; never empty
+  std::uint32_t bits_ = 0;
+  std::uint64_t num_keys_ = 0;
+};
+
+}  // namespace sfctr

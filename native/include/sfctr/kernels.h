@@ -1,0 +1,108 @@
+// The inner loops over rows. Plain data in and out: this header is compiled under the flags of every SIMD level, so it
+// must contain nothing that the linker could share between them (no inline functions, no templates).
+//
+// Arithmetic is single IEEE operations in a fixed order; a sum over the columns of a row runs in 16 lanes (column c in
+// lane c % 16), which are then added pairwise: lane i with i + 8, then 4, 2, 1. So all levels give the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sfctr {
+
+enum class Pooling : std::uint8_t { kOne, kSum, kMean, kSequence };
+
+enum class Rule : std::uint8_t { kNone, kSgd, kMomentum, kAdagrad, kRowWiseAdagrad, kAdam, kAdamRow, kFtrl };
+
+// Contributions to one gradient are summed in chunks of this many, and the chunks in order.
+inline constexpr std::size_t kMergeChunk = 64;
+
+// Rows [begin, end) of a batch, one feature. Sums start from +0.
+struct PoolArgs {
+  Pooling pooling;
+  std::size_t dim;
+  std::size_t begin, end;
+  std::size_t max_length;       // of a sequence
+  const std::int32_t* ids;      // position -> virtual id
+  const std::int64_t* offsets;  // row b owns positions [offsets[b], offsets[b + 1]); null for kOne: position b
+  const float* weights;         // of positions, or null
+  const float* const* records;  // virtual id -> vector, then at [dim] the first-order weight
+  float* out;                   // (end - begin) * dim, or * max_length * dim; null where dim is 0
+  float* linear_out;            // (end - begin), or null
+};
+
+// What a position's gradient is divided and multiplied by, in this order, before it is added.
+struct Scale {
+  float denominator;
+  float weight;
+};
+
+// Contributions of keys [begin, end): key u owns rows[ends[u - 1] .. ends[u]). Keys with more than kMergeChunk of them
+// are left out. The sum is assigned where reached[u] lacks the bit, else added; the bit is then set.
+struct MergeArgs {
+  std::size_t dim;
+  std::size_t begin, end;
+  const std::uint32_t* ends;
+  const float* const* rows;
+  const Scale* scales;  // of contributions, or null
+  float* gradients;     // [keys, dim]
+  std::uint8_t* reached;
+  std::uint8_t bit;
+};
+
+// Applies one optimizer to the records of keys [begin, end) whose reached has the bit.
+struct UpdateArgs {
+  Rule rule;
+  bool flag;  // nesterov (kMomentum), decoupled weight decay (Adam)
+  std::uint8_t bit;
+  std::size_t dim;
+  std::size_t weight_offset, state_offset;  // in floats
+  std::size_t begin, end;
+  float* const* records;
+  const float* gradients;  // [keys, dim]
+  const std::uint8_t* reached;
+  float scale;  // of the gradient; 1 is not multiplied
+  float lr, eps, weight_decay;
+  float momentum;
+  float step_size;                  // of kAdam
+  double lr64, beta1_64, beta2_64;  // of kAdamRow
+  float one_minus_beta1, one_minus_beta2;
+  float decay;  // 1 - lr * weight_decay, of decoupled decay
+  float l1, l2, beta;
+};
+
+// First values of num_rows vectors, records[i] of keys[i]; see philox.h for the words. With `normal`, a is the mean and
+// b the standard deviation, else the range is [a, b).
+struct InitArgs {
+  std::uint64_t seed;
+  bool normal;
+  double a, b;
+  std::size_t dim;
+  std::size_t num_rows;
+  const std::uint64_t* keys;
+  float* const* records;
+};
+
+struct Kernels {
+  const char* level;
+  void (*pool)(const PoolArgs& args);
+  void (*merge)(const MergeArgs& args);
+  // out[c] = sum over the contributions, from +0, in order.
+  void (*sum_rows)(const float* const* rows, const Scale* scales, std::size_t num_rows, std::size_t dim, float* out);
+  // Sum of the squares of dim floats, in doubles.
+  double (*sum_of_squares)(const float* values, std::size_t dim);
+  void (*update)(const UpdateArgs& args);
+  void (*initialize)(const InitArgs& args);
+};
+
+namespace baseline {
+const Kernels& table();
+}
+namespace avx2 {
+const Kernels& table();
+}
+namespace avx512 {
+const Kernels& table();
+}
+
+}  // namespace sfctr

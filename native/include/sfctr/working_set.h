@@ -1,0 +1,101 @@
+// The unique keys of one batch, for the tables of one group: what a step reads, trains and writes, and nothing else.
+//
+// A table t of the group is two native tables: 2t holds its keys, 2t + 1 the row of a missing value (its only key is 0).
+// Unique keys are numbered by native table, then by first appearance (feature, then position): their numbers are the
+// virtual ids, and depend neither on threads nor on any table's contents.
+//
+// A working set belongs to one thread at a time. RowGroup (row_group.h) leaves in it where each key's record is, and the
+// gradients of the step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sfctr/kernels.h"
+#include "sfctr/memory.h"
+
+namespace sfctr {
+
+// What one feature looks up. The spans must outlive the working set.
+struct FeatureKeys {
+  int table;
+  Pooling pooling;
+  std::span<const std::uint64_t> keys;     // [N]
+  std::span<const std::int64_t> offsets;   // [B + 1], rising from 0 to N; empty for kOne, where N = B
+  std::span<const std::uint8_t> nulls;     // [N], 1: the value is missing; empty: none is. kOne alone
+  std::span<const float> weights;          // [N] of kSum and kMean, or empty
+  std::size_t max_length = 0;              // of kSequence: no row may have more
+  std::uint64_t buckets = 0;               // above 0: keys are hashed into so many
+
+  std::size_t first_position(std::size_t row) const {
+    return offsets.empty() ? row : static_cast<std::size_t>(offsets[row]);
+  }
+  // Vectors that one row of the batch becomes.
+  std::size_t vectors_a_row() const { return pooling == Pooling::kSequence ? max_length : 1; }
+};
+
+// Where records were found, for which group and at what state of it.
+struct Located {
+  std::uint64_t group = 0;  // RowGroup's number; 0: not located
+  std::uint64_t version = 0;
+  bool train = false;
+  Buffer<float*> records;        // [U]
+  Buffer<std::uint8_t> kinds;    // [U], a RecordKind
+  Buffer<float> fresh;           // records of keys without a row, in training
+  std::size_t num_fresh = 0;
+};
+
+enum class RecordKind : std::uint8_t { kStored, kFresh, kAbsent };
+
+// Gradients of unique keys; those of a key are undefined until reached says otherwise.
+struct Gradients {
+  static constexpr std::uint8_t kVector = 1, kLinear = 2;  // bits of reached
+  bool any = false;
+  Buffer<float> vectors;         // [U, dim]
+  Buffer<float> linear;          // [U]
+  Buffer<std::uint8_t> reached;  // [U]
+};
+
+class WorkingSet {
+ public:
+  // Throws std::invalid_argument naming the feature by number where shapes, offsets or options do not fit together,
+  // std::length_error from 2^31 - 2 positions on, std::bad_alloc.
+  WorkingSet(int num_tables, std::size_t num_rows, std::vector<FeatureKeys> features);
+
+  int num_tables() const { return num_tables_; }
+  std::size_t num_rows() const { return num_rows_; }
+  std::span<const FeatureKeys> features() const { return features_; }
+  std::size_t num_unique() const { return static_cast<std::size_t>(table_begin_.back()); }
+
+  // [U]; hashed already where the feature has buckets.
+  std::span<const std::uint64_t> keys() const { return keys_.span().first(num_unique()); }
+  // [2 * num_tables + 1]: native table n owns virtual ids [table_begin[n], table_begin[n + 1]).
+  std::span<const std::int64_t> table_begin() const { return table_begin_; }
+  // [N] of feature f: position -> virtual id.
+  std::span<const std::int32_t> virtual_ids(std::size_t f) const {
+    return ids_.span().subspan(first_position_[f], features_[f].keys.size());
+  }
+
+  // Throws std::invalid_argument unless begin <= end <= num_rows().
+  void require_range(std::size_t begin, std::size_t end) const;
+
+  Located located;
+  Gradients gradients;
+
+ private:
+  void check() const;
+  void find_unique();
+  void number_across_tables(std::span<const std::size_t> region, std::span<const std::size_t> found);
+
+  int num_tables_;
+  std::size_t num_rows_;
+  std::vector<FeatureKeys> features_;
+  std::vector<std::vector<std::size_t>> features_of_;  // table -> its features, in order
+  std::vector<std::size_t> first_position_;            // feature -> position of its first id in ids_
+  std::vector<std::int64_t> table_begin_;
+  Buffer<std::uint64_t> keys_;
+  Buffer<std::int32_t> ids_;
+};
+
+}  // namespace sfctr

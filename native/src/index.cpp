@@ -1,0 +1,184 @@
+#include "sfctr/index.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace sfctr {
+namespace {
+
+constexpr std::size_t kAhead = 16;  // look-ups whose cache lines are on their way
+constexpr std::uint32_t kMostBits = 16;  // keeps the directory small even if hashes were chosen to collide
+constexpr std::uint16_t kStuck = std::numeric_limits<std::uint16_t>::max();
+
+// By about 1.3, and by at least one.
+std::uint64_t grown(std::uint64_t num_buckets) { return num_buckets + num_buckets * 3 / 10 + 1; }
+
+}  // namespace
+
+Index::Index() : directory_{0} { shards_.emplace_back(); }
+
+Index::Shard Index::make_shard(std::uint64_t num_buckets, std::uint32_t depth, std::uint32_t prefix) {
+  Shard shard;
+  shard.pages = Pages(num_buckets * sizeof(Bucket));
+  shard.num_buckets = static_cast<std::uint32_t>(num_buckets);
+  shard.depth = depth;
+  shard.prefix = prefix;
+  return shard;
+}
+
+std::uint32_t Index::probe(const Shard& shard, std::uint32_t home, std::uint64_t key) const {
+  if (shard.num_keys == 0) return kNone;
+  for (std::uint32_t b = home;; b = shard.next(b)) {
+    const Bucket& bucket = shard.buckets()[b];
+    if (const unsigned found = bucket.match(key)) return bucket.slots[std::countr_zero(found)];
+    if (bucket.passed == 0) return kNone;
+  }
+}
+
+std::uint32_t Index::find(std::uint64_t key) const {
+  const std::uint64_t hash = mix(key);
+  const Shard& shard = shards_[shard_of(hash)];
+  return probe(shard, shard.home(hash), key);
+}
+
+void Index::find(std::span<const std::uint64_t> keys, std::uint32_t* slots) const {
+  struct Place {
+    const Shard* shard;
+    std::uint32_t home;
+  };
+  Place places[kAhead];
+  const auto locate = [&](std::uint64_t key) {
+    const std::uint64_t hash = mix(key);
+    const Shard& shard = shards_[shard_of(hash)];
+    const std::uint32_t home = shard.home(hash);
+    __builtin_prefetch(shard.buckets() + home);
+    return Place{&shard, home};
+  };
+  const std::size_t num_ahead = std::min(kAhead, keys.size());
+  for (std::size_t i = 0; i < num_ahead; ++i) places[i] = locate(keys[i]);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const Place here = places[i % kAhead];
+    if (i + kAhead < keys.size()) places[i % kAhead] = locate(keys[i + kAhead]);
+    slots[i] = probe(*here.shard, here.home, keys[i]);
+  }
+}
+
+void Index::Shard::place(std::uint64_t hash, std::uint64_t key, std::uint32_t slot) {
+  constexpr unsigned kFull = (1u << kEntries) - 1;
+  for (std::uint32_t b = home(hash);; b = next(b)) {
+    Bucket& bucket = buckets()[b];
+    if (bucket.used != kFull) {
+      const int entry = std::countr_one(bucket.used);
+      bucket.keys[entry] = key;
+      bucket.slots[entry] = slot;
+      bucket.used = static_cast<std::uint8_t>(bucket.used | 1u << entry);
+      break;
+    }
+    if (bucket.passed != kStuck) ++bucket.passed;
+  }
+  ++num_keys;
+}
+
+void Index::insert(std::uint64_t key, std::uint32_t slot) {
+  const std::uint64_t hash = mix(key);
+  if (!shards_[shard_of(hash)].has_room()) make_room(hash);
+  shards_[shard_of(hash)].place(hash, key, slot);
+  ++num_keys_;
+}
+
+std::uint32_t Index::erase(std::uint64_t key) {
+  const std::uint64_t hash = mix(key);
+  Shard& shard = shards_[shard_of(hash)];
+  const std::uint32_t home = shard.num_keys == 0 ? 0 : shard.home(hash);
+  const std::uint32_t slot = probe(shard, home, key);
+  if (slot == kNone) return kNone;
+  for (std::uint32_t b = home;; b = shard.next(b)) {
+    Bucket& bucket = shard.buckets()[b];
+    if (const unsigned found = bucket.match(key)) {
+      bucket.used = static_cast<std::uint8_t>(bucket.used & ~found);
+      break;
+    }
+    if (bucket.passed != kStuck) --bucket.passed;
+  }
+  --shard.num_keys;
+  --num_keys_;
+  return slot;
+}
+
+void Index::make_room(std::uint64_t hash) {
+  const std::size_t shard = shard_of(hash);
+  const std::uint64_t num_buckets = grown(shards_[shard].num_buckets);
+  if (may_split(num_buckets, shards_[shard])) {
+    split(shard);
+    if (!shards_[shard_of(hash)].has_room()) make_room(hash);  // all keys went the same way
+  } else {
+    grow(shards_[shard], num_buckets);
+  }
+}
+
+bool Index::may_split(std::uint64_t num_buckets, const Shard& shard) {
+  return num_buckets * sizeof(Bucket) > kLargestShard && shard.depth < kMostBits;
+}
+
+void Index::grow(Shard& shard, std::uint64_t num_buckets) {
+  Shard larger = make_shard(num_buckets, shard.depth, shard.prefix);
+  shard.for_each([&](std::uint64_t key, std::uint32_t slot) { larger.place(mix(key), key, slot); });
+  shard = std::move(larger);
+}
+
+// Everything that may fail comes before the first change.
+void Index::split(std::size_t old) {
+  const std::uint32_t depth = shards_[old].depth + 1;
+  const auto half_of = [depth](std::uint64_t hash) { return hash >> (64 - depth) & 1; };
+  std::uint64_t counts[2] = {0, 0};
+  shards_[old].for_each([&](std::uint64_t key, std::uint32_t) { ++counts[half_of(mix(key))]; });
+  Shard halves[2];
+  for (std::uint32_t half : {0u, 1u}) {
+    halves[half] = make_shard(grown(buckets_for(counts[half])), depth, shards_[old].prefix << 1 | half);
+  }
+  std::vector<std::uint32_t> directory = wide_directory(depth);
+  shards_.emplace_back();
+
+  shards_[old].for_each([&](std::uint64_t key, std::uint32_t slot) {
+    const std::uint64_t hash = mix(key);
+    halves[half_of(hash)].place(hash, key, slot);
+  });
+  bits_ = std::max(bits_, depth);
+  const std::size_t span = std::size_t{1} << (bits_ - depth);
+  std::fill_n(directory.begin() + static_cast<std::ptrdiff_t>(halves[1].prefix * span), span,
+              static_cast<std::uint32_t>(shards_.size() - 1));
+  directory_ = std::move(directory);
+  shards_[old] = std::move(halves[0]);
+  shards_.back() = std::move(halves[1]);
+}
+
+std::vector<std::uint32_t> Index::wide_directory(std::uint32_t depth) const {
+  if (depth <= bits_) return directory_;
+  std::vector<std::uint32_t> wide(directory_.size() * 2);
+  for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = directory_[i / 2];
+  return wide;
+}
+
+void Index::reserve(std::uint64_t num_keys) {
+  for (std::size_t i = 0; i < shards_.size();) {
+    const double share = std::ldexp(static_cast<double>(num_keys), -static_cast<int>(shards_[i].depth));
+    const std::uint64_t num_buckets = buckets_for(static_cast<std::uint64_t>(share + 4 * std::sqrt(share)) + 1);
+    if (may_split(num_buckets, shards_[i])) {
+      split(i);
+      continue;
+    }
+    if (num_buckets > shards_[i].num_buckets) grow(shards_[i], num_buckets);
+    ++i;
+  }
+}
+
+std::size_t Index::memory_bytes() const {
+  std::size_t total = shards_.capacity() * sizeof(Shard) + directory_.capacity() * sizeof(std::uint32_t);
+  for (const Shard& shard : shards_) total += shard.num_buckets * sizeof(Bucket);
+  return total;
+}
+
+}  // namespace sfctr

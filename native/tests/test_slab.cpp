@@ -1,0 +1,52 @@
+// Records stay where they are, whatever is allocated and freed around them.
+#include <cstring>
+#include <vector>
+
+#include "check.h"
+#include "sfctr/slab.h"
+
+namespace {
+
+void records_never_move_and_never_overlap(std::size_t record_bytes, std::uint32_t num_records) {
+  sfctr::Slab slab(record_bytes);
+  std::vector<std::byte*> places;
+  for (std::uint32_t i = 0; i < num_records; ++i) {
+    CHECK(slab.allocate() == i);
+    places.push_back(slab.at(i));
+    std::memset(places.back(), static_cast<int>(i % 251), record_bytes);
+  }
+  CHECK(slab.end() == num_records && slab.num_records() == num_records);
+  for (std::uint32_t i = 0; i < num_records; ++i) {
+    CHECK(slab.at(i) == places[i]);
+    CHECK(places[i][0] == static_cast<std::byte>(i % 251) && places[i][record_bytes - 1] == places[i][0]);
+  }
+  CHECK(slab.memory_bytes() >= record_bytes * num_records);
+  CHECK(slab.memory_bytes() <= record_bytes * num_records * 101 / 100 + 3 * sfctr::kHugePage);
+}
+
+void a_freed_slot_is_used_again() {
+  sfctr::Slab slab(12);
+  for (int i = 0; i < 10; ++i) slab.allocate();
+  slab.free(3);
+  slab.free(7);
+  CHECK(slab.num_records() == 8 && slab.end() == 10);
+  CHECK(slab.allocate() == 7 && slab.allocate() == 3 && slab.allocate() == 10);
+}
+
+void a_slab_of_three_records_is_small() {
+  sfctr::Slab slab(136);
+  CHECK(slab.memory_bytes() == 0);
+  for (int i = 0; i < 3; ++i) slab.allocate();
+  CHECK(slab.memory_bytes() <= 4200);
+}
+
+}  // namespace
+
+int main() {
+  records_never_move_and_never_overlap(4, 1000);
+  records_never_move_and_never_overlap(68, 300'000);
+  records_never_move_and_never_overlap(1028, 200'000);  // beyond the doubling chunks
+  records_never_move_and_never_overlap(100'000, 50);
+  a_freed_slot_is_used_again();
+  a_slab_of_three_records_is_small();
+}

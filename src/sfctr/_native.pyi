@@ -1,0 +1,300 @@
+"""
+The native core: threads, hashing, working sets and rows. Every call releases the GIL.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, overload
+
+import numpy
+from numpy.typing import NDArray
+
+
+def xxh3_64(data: bytes) -> int:
+    """XXH3-64 of data with seed 0."""
+
+@overload
+def hash_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> int: ...
+
+@overload
+def hash_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    """
+    XXH3-64 of every span into out. Returns the first span that is not UTF-8, or -1.
+    """
+
+@overload
+def parse_int64s(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int: ...
+
+@overload
+def parse_int64s(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    """
+    Canonical decimal integers (empty: 0). Returns the first span that is none, or -1.
+    """
+
+@overload
+def parse_uint64s(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> int: ...
+
+@overload
+def parse_uint64s(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    """
+    Canonical decimal integers (empty: 0). Returns the first span that is none, or -1.
+    """
+
+@overload
+def parse_doubles(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]) -> int: ...
+
+@overload
+def parse_doubles(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    """
+    Decimal numbers (empty: NaN). Returns the first span that is none, or -1.
+    """
+
+@overload
+def overlay_integers(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
+
+@overload
+def overlay_integers(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Writes the bits of every canonical integer over its entry of out."""
+
+@overload
+def mark_null_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], nulls: Sequence[bytes], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
+
+@overload
+def mark_null_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], nulls: Sequence[bytes], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """out[i] = 1 where span i is empty or one of nulls, else 0."""
+
+@overload
+def count_tokens(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], separator: bytes, out_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
+
+@overload
+def count_tokens(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], separator: bytes, out_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Offsets of each span's tokens; an empty span has none."""
+
+@overload
+def find_tokens(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], separator: bytes, out_starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], out_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
+
+@overload
+def find_tokens(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], separator: bytes, out_starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], out_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Start and end in data of every token that count_tokens counts."""
+
+@overload
+def find_last(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], separator: bytes, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
+
+@overload
+def find_last(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], separator: bytes, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Position in data of the last separator inside each span, or -1."""
+
+def widen_floats(values: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Each float as the double its shortest decimal names."""
+
+def cross_keys(keys: Sequence[Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]], nulls: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Key of each row's combination of keys; nulls[part] (None: none) marks missing parts with 1.
+    """
+
+def gather_rows(sources: Sequence[Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None], pieces: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(order='C', device='cpu')]) -> None:
+    """
+    out[i] = sources[pieces[i]][rows[i]]; a source that is None gives zeros.
+    """
+
+def gather_offsets(offsets: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], pieces: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], out_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Offsets of the picked ragged rows."""
+
+def gather_items(items: Sequence[Annotated[NDArray, dict(order='C', device='cpu', writable=False)]], offsets: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], pieces: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], out_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(order='C', device='cpu')]) -> None:
+    """Items of the picked ragged rows, placed by gather_offsets' result."""
+
+def num_threads() -> int:
+    """Threads that native loops use, the caller's included. At first 1."""
+
+def set_num_threads(n: int) -> None:
+    """
+    Let native loops use n threads (1 to 1024), the caller's included. No result depends on it.
+    """
+
+def simd_level() -> str:
+    """The level of the kernels in use: the best of simd_levels() unless set."""
+
+def simd_levels() -> list[str]:
+    """Levels that this processor can run, the plainest first."""
+
+def set_simd_level(level: str) -> None:
+    """
+    Use the kernels of another level, while none is running. No result depends on it: this is for tests.
+    """
+
+def bucket_keys(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], buckets: int, out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    out[i] = the row, below buckets, that keys[i] shares with other keys by the hashing trick.
+    """
+
+class FeatureKeys:
+    """The keys that one feature looks up for a batch of B rows."""
+
+    def __init__(self, table: int, pooling: str, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, nulls: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, weights: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, max_length: int = 0, buckets: int = 0) -> None:
+        """
+        table: number of the table in its group. pooling: 'one', 'sum', 'mean' or 'sequence'.
+        keys uint64 [N]; offsets int64 [B + 1] for all but 'one', where N = B; nulls uint8 [N] for 'one', 1 where the
+        value is missing; weights float32 [N] for 'sum' and 'mean'. max_length: vectors a row of a sequence becomes;
+        no row may have more keys. buckets: above 0, keys are hashed into so many.
+        The arrays are kept, not copied: nobody may change them while a working set uses them.
+        """
+
+class WorkingSet:
+    """
+    The unique keys of a batch for the tables of one group. One thread at a time may use it.
+
+    Table t is native tables 2t (its keys) and 2t + 1 (the row of a missing value, key 0).
+    Keys are numbered by native table, then by first appearance (feature, then position).
+    """
+
+    def __init__(self, num_tables: int, num_rows: int, features: Sequence[FeatureKeys]) -> None:
+        """
+        Raises ValueError, naming the feature by its number, where shapes or options do not fit together.
+        """
+
+    @property
+    def num_rows(self) -> int:
+        """B, rows of the batch."""
+
+    @property
+    def num_unique(self) -> int:
+        """U, unique keys of all tables."""
+
+    def keys(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), writable=False)]:
+        """uint64 [U], hashed already where the feature has buckets. A view."""
+
+    def table_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """
+        int64 [2T + 1]: native table n owns unique keys table_begin[n] to table_begin[n + 1]. A view.
+        """
+
+    def virtual_ids(self, feature: int) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        int32 [N] of one feature: for each position the number of its unique key. A view.
+        """
+
+def scratch_bytes() -> int:
+    """
+    Bytes that working sets hold for keys, gradients and first values, kept for the next one included.
+    """
+
+class TableInit:
+    """How the rows of one table begin, and whether they change."""
+
+    def __init__(self, seed: int, null_seed: int, kind: str, a: float, b: float, state0: float = 0.0, linear_state0: float = 0.0, frozen: bool = False) -> None:
+        """
+        seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing value.
+        kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first value
+        of Adagrad's accumulators. frozen: rows are neither trained nor added.
+        """
+
+def hyper_columns() -> list[str]:
+    """
+    Names of the columns of update's hyper, in order. A column that a table's rule does not name is ignored.
+    """
+
+class RowGroup:
+    """
+    The rows of all tables of one group in memory: locate, forward, backward, update.
+
+    A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's
+    rule, state of the weight's rule. Several threads may read at once; update, import_rows and
+    reserve wait for them.
+    """
+
+    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit]) -> None:
+        """
+        Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of
+        dim 0; None for the weight where linear is False.
+        """
+
+    @property
+    def record_floats(self) -> int:
+        """Length of a record."""
+
+    def layout(self) -> dict[str, tuple[int, int]]:
+        """
+        Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.
+        """
+
+    def locate(self, ws: WorkingSet, train: bool) -> None:
+        """
+        Find the record of every unique key. In training a key without a row gets its first values in the working set
+        alone; otherwise, and always in frozen tables, it reads as zeros. Forgets what was located or merged before.
+        """
+
+    def num_new(self, ws: WorkingSet) -> int:
+        """
+        Rows that update would add if backward reached every key: bounds how much memory_bytes() will grow.
+        """
+
+    def unseen(self, ws: WorkingSet) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """int64 [F]: look-ups of each feature whose key has no row."""
+
+    def forward_floats(self, ws: WorkingSet, num_rows: int) -> int:
+        """Length of forward's `out` for so many rows."""
+
+    def forward(self, ws: WorkingSet, begin: int, end: int, out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], linear_out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')] | None = None) -> None:
+        """
+        Pool rows [begin, end) of the batch, n of them. out: the features in order, each n * dim floats, or
+        n * max_length * dim for a sequence (left aligned, zeros after). linear_out [F, n]: first-order weights, pooled
+        alike (summed for a sequence); None leaves them out.
+        """
+
+    def backward(self, ws: WorkingSet, begin: int, end: int, grads: list[NDArray[numpy.float32] | None], linear_grads: list[NDArray[numpy.float32] | None]) -> None:
+        """
+        Add the gradients of rows [begin, end) to those of their unique keys. grads[f] holds as many floats as
+        forward's part of feature f, linear_grads[f] one a row; None: the feature is not reached. linear_grads may be
+        an empty list.
+        """
+
+    def gradients(self, ws: WorkingSet) -> tuple[NDArray[numpy.float32], NDArray[numpy.float32], NDArray[numpy.uint8]]:
+        """
+        Views: vectors [U, dim], first-order weights [U] (or [0]), and reached [U], whose bit 1 says that the vector
+        was reached and bit 2 the weight. Gradients that were not reached are undefined.
+        """
+
+    def grad_norm_squared(self, ws: WorkingSet) -> float:
+        """
+        Sum of the squares of all merged gradients, vectors and first-order weights, in double.
+        """
+
+    def update(self, ws: WorkingSet, step: int, scale: float, hyper: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], linear_hyper: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None) -> int:
+        """
+        Give every key that was reached its row, multiply its gradient by scale, and apply the optimizers. step counts
+        committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())]. Returns the number of rows added.
+        The working set must then be located again before further use. Raises RuntimeError if rows were added since it
+        was located.
+        """
+
+    def num_rows(self, native_table: int) -> int:
+        """Rows of native table 2t (table t) or 2t + 1 (its missing value)."""
+
+    def slot_end(self, native_table: int) -> int:
+        """One above the last slot that holds a row."""
+
+    def memory_bytes(self) -> int:
+        """Bytes of all rows and their indexes."""
+
+    def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> NDArray[numpy.uint8]:
+        """
+        Copy the record of every key that has a row into records [n, record_floats]; returns uint8 [n], 1 where it has.
+        """
+
+    def initial_records(self, native_table: int, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+        """
+        Write what the rows of keys [n] begin as into records [n, record_floats]; adds nothing.
+        """
+
+    def export_rows(self, native_table: int, start_slot: int, count: int) -> tuple[NDArray[numpy.uint64], NDArray[numpy.float32]]:
+        """
+        Keys [m] and records [m, record_floats] of the slots from start_slot on, at most count, in slot order (the order
+        in which rows were added). Take start_slot in steps of count up to slot_end().
+        """
+
+    def import_rows(self, native_table: int, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Add rows, or overwrite those there are: records [n, record_floats] of keys [n].
+        """
+
+    def reserve(self, native_table: int, num_rows: int) -> None:
+        """Make room in the index for so many rows in all."""

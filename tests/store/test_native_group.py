@@ -1,0 +1,251 @@
+"""What a group of rows promises around the arithmetic: who gets a row and when, reading, files' way in and out, errors."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from sfctr import _native
+
+HYPER = np.array([[{"lr": 1.0}.get(column, 0.0) for column in _native.hyper_columns()]])
+AWKWARD = np.array([0, 1, 2**63 - 1, 2**63, 2**64 - 1, 1234567890123456788, 1234567890123456789], dtype=np.uint64)
+
+
+def make_group(dim: int = 2, *, frozen: bool = False, b: float = 0.5) -> _native.RowGroup:
+    return _native.RowGroup(dim, False, "sgd", None, [_native.TableInit(1, 2, "normal", 0.0, b, frozen=frozen)])
+
+
+def make_set(keys: np.ndarray, nulls: np.ndarray | None = None) -> _native.WorkingSet:
+    return _native.WorkingSet(1, keys.size, [_native.FeatureKeys(0, "one", keys, nulls=nulls)])
+
+
+def read(group: _native.RowGroup, keys: np.ndarray, *, train: bool = False) -> np.ndarray:
+    ws = make_set(keys)
+    group.locate(ws, train=train)
+    out = np.empty(keys.size * 2, dtype=np.float32)
+    group.forward(ws, 0, keys.size, out)
+    return out.reshape(-1, 2)
+
+
+def train(group: _native.RowGroup, keys: np.ndarray, gradient: float = 0.0) -> int:
+    ws = make_set(keys)
+    group.locate(ws, train=True)
+    group.backward(ws, 0, keys.size, [np.full((keys.size, 2), gradient, dtype=np.float32)], [])
+    return group.update(ws, 1, 1.0, HYPER)
+
+
+def test_a_row_is_stored_at_the_first_update_that_reached_it() -> None:
+    group = make_group()
+    ws = make_set(AWKWARD)
+    group.locate(ws, train=True)
+    assert (group.num_rows(0), group.num_new(ws), group.unseen(ws).tolist()) == (0, 7, [7])
+    out = np.empty(14, dtype=np.float32)
+    group.forward(ws, 0, 7, out)
+    assert (out != 0).all() and group.num_rows(0) == 0
+    group.backward(ws, 0, 3, [np.zeros(6, dtype=np.float32)], [])
+    assert group.update(ws, 1, 1.0, HYPER) == 3
+    assert group.num_rows(0) == 3
+    np.testing.assert_array_equal(read(group, AWKWARD)[:3], out.reshape(7, 2)[:3])
+
+
+def test_evaluation_reads_unseen_keys_as_zeros_and_adds_nothing() -> None:
+    group = make_group()
+    train(group, AWKWARD[:4])
+    before = group.memory_bytes()
+    ws = make_set(AWKWARD)
+    group.locate(ws, train=False)
+    assert group.unseen(ws).tolist() == [3]
+    rows = read(group, AWKWARD)
+    assert (rows[:4] != 0).all() and (rows[4:] == 0).all()
+    assert (group.num_rows(0), group.memory_bytes()) == (4, before)
+    with pytest.raises(RuntimeError, match="located for reading, not for training"):
+        group.update(ws, 1, 1.0, HYPER)
+
+
+def test_keys_beside_each_other_are_different_rows_and_missing_is_none_of_them() -> None:
+    group = make_group()
+    nulls = np.array([1, 0, 0, 0, 0, 0, 0], dtype=np.uint8)
+    ws = make_set(AWKWARD, nulls)
+    group.locate(ws, train=True)
+    group.backward(ws, 0, 7, [np.arange(14, dtype=np.float32)], [])
+    assert group.update(ws, 1, 1.0, HYPER) == 7
+    assert (group.num_rows(0), group.num_rows(1)) == (6, 1)
+    keys, records = group.export_rows(0, 0, 100)
+    np.testing.assert_array_equal(keys, AWKWARD[1:])
+    assert len(np.unique(records[:, 0])) == 6
+    keys, _ = group.export_rows(1, 0, 100)
+    assert keys.tolist() == [0]
+
+
+def test_a_frozen_table_is_read_and_never_changed() -> None:
+    group = make_group(frozen=True)
+    values = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
+    group.import_rows(0, AWKWARD[:2], values)
+    ws = make_set(AWKWARD)
+    group.locate(ws, train=True)
+    assert (group.num_new(ws), group.unseen(ws).tolist()) == (0, [5])
+    group.backward(ws, 0, 7, [np.ones(14, dtype=np.float32)], [])
+    assert group.grad_norm_squared(ws) == 0.0
+    assert group.update(ws, 1, 1.0, HYPER) == 0
+    rows = read(group, AWKWARD, train=True)
+    np.testing.assert_array_equal(rows[:2], values)
+    assert (rows[2:] == 0).all() and group.num_rows(0) == 2
+
+
+def test_rows_go_out_in_the_order_they_were_added_and_come_back_the_same() -> None:
+    group, other = make_group(), make_group()
+    random = np.random.default_rng(0)
+    keys = random.permutation(np.arange(5000, dtype=np.uint64) << np.uint64(32))
+    for start in range(0, keys.size, 1000):
+        train(group, keys[start : start + 1000])
+    seen = []
+    for start in range(0, group.slot_end(0), 700):
+        ids, records = group.export_rows(0, start, 700)
+        other.import_rows(0, np.ascontiguousarray(ids), np.ascontiguousarray(records))
+        seen.append(ids)
+    np.testing.assert_array_equal(np.concatenate(seen), keys)
+    np.testing.assert_array_equal(read(group, keys), read(other, keys))
+    assert group.export_rows(0, 5000, 10)[0].size == 0
+
+
+def test_import_overwrites_and_takes_the_last_of_two() -> None:
+    group = make_group()
+    keys = np.array([5, 6, 5], dtype=np.uint64)
+    group.import_rows(0, keys, np.array([[1, 1], [2, 2], [3, 3]], dtype=np.float32))
+    group.import_rows(0, keys[1:2], np.array([[7, 7]], dtype=np.float32))
+    assert group.num_rows(0) == 2
+    records = np.zeros((3, 2), dtype=np.float32)
+    found = group.find(0, np.array([6, 4, 5], dtype=np.uint64), records)
+    assert found.tolist() == [1, 0, 1]
+    assert records[:, 0].tolist() == [7.0, 0.0, 3.0]
+
+
+def test_a_working_set_located_before_rows_were_added_is_refused() -> None:
+    group = make_group()
+    ws = make_set(AWKWARD)
+    group.locate(ws, train=True)
+    group.backward(ws, 0, 7, [np.zeros(14, dtype=np.float32)], [])
+    train(group, AWKWARD[:1])
+    with pytest.raises(RuntimeError, match="rows were added since this working set was located"):
+        group.update(ws, 2, 1.0, HYPER)
+
+
+def test_an_update_ends_a_working_sets_use_until_it_is_located_again() -> None:
+    group = make_group()
+    ws = make_set(AWKWARD)
+    out = np.empty(14, dtype=np.float32)
+    with pytest.raises(RuntimeError, match="locate this working set in this group first"):
+        group.forward(ws, 0, 7, out)
+    group.locate(ws, train=True)
+    with pytest.raises(RuntimeError, match="locate this working set in this group first"):
+        make_group().forward(ws, 0, 7, out)
+    with pytest.raises(RuntimeError, match="backward has not been called"):
+        group.gradients(ws)
+    assert group.update(ws, 1, 1.0, HYPER) == 0
+    for call in (lambda: group.forward(ws, 0, 7, out), lambda: group.update(ws, 2, 1.0, HYPER)):
+        with pytest.raises(RuntimeError, match="locate this working set"):
+            call()
+    group.locate(ws, train=True)
+    group.forward(ws, 0, 7, out)
+
+
+def test_locating_again_forgets_merged_gradients() -> None:
+    group = make_group(b=0.0)
+    ws = make_set(AWKWARD)
+    for _ in range(2):
+        group.locate(ws, train=True)
+        group.backward(ws, 0, 7, [np.ones(14, dtype=np.float32)], [])
+    assert group.grad_norm_squared(ws) == 14.0
+    group.update(ws, 1, 1.0, HYPER)
+    assert (read(group, AWKWARD) == -1.0).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda g, ws: g.forward(ws, 0, 8, np.empty(16, np.float32)), ValueError, r"rows \[0, 8\) of a batch of 7"),
+        (lambda g, ws: g.forward(ws, 5, 4, np.empty(0, np.float32)), ValueError, r"rows \[5, 4\)"),
+        (lambda g, ws: g.forward(ws, 0, 7, np.empty(13, np.float32)), ValueError, "out has 13 floats and needs 14"),
+        (lambda g, ws: g.forward(ws, 0, 7, np.empty(28, np.float32)[::2]), TypeError, "incompatible"),
+        (lambda g, ws: g.forward(ws, 0, 7, np.empty(14, np.float64)), TypeError, "incompatible"),
+        (
+            lambda g, ws: g.forward(ws, 0, 7, np.empty(14, np.float32), np.empty((1, 7), np.float32)),
+            ValueError,
+            "linear_out has 7 floats and needs 0",
+        ),
+        (lambda g, ws: g.backward(ws, 0, 7, [np.empty(13, np.float32)], []), ValueError, "feature 0 has 13 floats and needs 14"),
+        (lambda g, ws: g.backward(ws, 0, 7, [], []), ValueError, "0 grads and 0 linear_grads for 1 features"),
+        (
+            lambda g, ws: g.backward(ws, 0, 7, [np.empty((7, 4), np.float32)[:, ::2]], []),
+            TypeError,
+            r"grads\[0\] must be a contiguous float32 array",
+        ),
+        (lambda g, ws: g.backward(ws, 0, 7, [np.zeros(14)], []), TypeError, r"grads\[0\] must be a contiguous float32"),
+        (lambda g, ws: g.update(ws, 0, 1.0, HYPER), ValueError, "steps are counted from 1"),
+        (lambda g, ws: g.update(ws, 1, 1.0, HYPER[:, 1:].copy()), ValueError, "hyper has 10 columns"),
+        (lambda g, ws: g.update(ws, 1, 1.0, np.tile(HYPER, (2, 1))), ValueError, "a line for each of the 1 tables"),
+        (lambda g, ws: g.num_rows(2), IndexError, "native table 2 of 2"),
+        (lambda g, ws: g.find(0, AWKWARD, np.empty((7, 3), np.float32)), ValueError, r"records must be \[7, 2\]"),
+        (lambda g, ws: g.import_rows(9, AWKWARD, np.empty((7, 2), np.float32)), IndexError, "native table 9 of 2"),
+        (lambda g, ws: g.locate(_native.WorkingSet(2, 0, []), True), ValueError, "has 2 tables and the group 1"),
+        (lambda g, ws: _native.RowGroup(0, False, "none", None, []), ValueError, "dim is 0 and there is no first-order"),
+        (lambda g, ws: _native.RowGroup(2, False, "none", None, []), ValueError, "rule must be 'none' exactly where"),
+        (lambda g, ws: _native.RowGroup(2, True, "sgd", None, []), ValueError, "linear needs a rule"),
+        (lambda g, ws: _native.RowGroup(2, False, "lion", None, []), ValueError, "no optimizer rule 'lion'; there are none, sgd"),
+        (lambda g, ws: _native.TableInit(1, 2, "zeros", 0.0, 0.0), ValueError, "kind is 'zeros'"),
+    ],
+)
+def test_misuse_is_refused_in_words(call: object, error: type[Exception], words: str) -> None:
+    group = make_group()
+    ws = make_set(AWKWARD)
+    group.locate(ws, train=True)
+    with pytest.raises(error, match=words):
+        call(group, ws)  # type: ignore[operator]
+
+
+def test_memory_is_counted_and_small_tables_are_small() -> None:
+    tables = [_native.TableInit(t, t, "normal", 0.0, 0.1) for t in range(100)]
+    group = _native.RowGroup(16, False, "adam", None, tables)
+    assert group.memory_bytes() < 100_000
+    group.import_rows(0, AWKWARD[:3], np.zeros((3, 48), dtype=np.float32))
+    assert group.memory_bytes() < 110_000
+    keys = np.arange(200_000, dtype=np.uint64)
+    group.import_rows(2, keys, np.zeros((keys.size, 48), dtype=np.float32))
+    used = group.memory_bytes() - 110_000
+    assert keys.size * 48 * 4 <= used <= keys.size * (48 * 4 + 20) + 3 * 2**21
+
+
+def test_a_record_is_laid_out_as_documented() -> None:
+    group = _native.RowGroup(4, True, "adam_row", "ftrl", [])
+    assert group.layout() == {"vector": (0, 4), "linear": (4, 1), "vector_state": (5, 9), "linear_state": (14, 2)}
+    assert group.record_floats == 16
+    sizes = {"sgd": 0, "momentum": 4, "adagrad": 4, "rowwise_adagrad": 1, "adam": 8, "adam_row": 9, "ftrl": 8}
+    for rule, size in sizes.items():
+        assert _native.RowGroup(4, False, rule, None, []).layout()["vector_state"] == (4, size)
+
+
+def test_readers_on_other_threads_see_whole_rows_while_training_goes_on() -> None:
+    group = make_group(b=0.0)
+    keys = np.arange(500, dtype=np.uint64)
+    stop, wrong = threading.Event(), []
+
+    def look() -> None:
+        while not stop.is_set():
+            rows = read(group, keys)
+            if (rows[:, 0] != rows[:, 1]).any():
+                wrong.append(rows)
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(60):
+            train(group, keys, 1.0)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert not wrong
+    assert (read(group, keys) == -60.0).all()

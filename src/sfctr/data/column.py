@@ -1,0 +1,107 @@
+"""One column of a chunk: an Arrow array, where it stands, and how its texts are to be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..spec.batch import I64, Bools
+from .place import Place
+from .texts import Texts, buffer_as, is_text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Values of one column for a run of rows.
+
+    untyped: the values are bare text, as in a CSV, and become what the schema says (a Parquet string is a string).
+    markers: texts that mean a missing value, beside the empty one; only where untyped.
+    """
+
+    array: Any
+    place: Place
+    untyped: bool = False
+    markers: tuple[bytes, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def type(self) -> Any:
+        return self.array.type
+
+    @property
+    def is_text(self) -> bool:
+        return is_text(self.array.type)
+
+    def texts(self) -> tuple[Texts, Bools]:
+        """The texts, and which of them are missing (those are empty)."""
+        texts = Texts.of(self.array)
+        nulls = texts.nulls(self.markers)
+        return texts.without(nulls) if self.markers else texts, nulls
+
+    def nulls(self) -> Bools | None:
+        """Which values are null in the Arrow sense; None: not one is."""
+        return nulls_of(self.array)
+
+    def plain(self) -> npt.NDArray[Any]:
+        """values_of the column's array, with 0 where null."""
+        values, nulls = values_of(self.array), self.nulls()
+        return values if nulls is None else np.where(nulls, values.dtype.type(0), values)
+
+    def with_array(self, array: Any) -> Column:
+        return replace(self, array=array)
+
+    def take(self, rows: I64) -> Column:
+        """The values of some rows, which keep their places."""
+        return replace(self, array=self.array.take(pa.array(rows)), place=self.place.of_rows(rows))
+
+    def slice(self, start: int, stop: int) -> Column:
+        place = self.place
+        if place.picked is not None:
+            place = replace(place, picked=place.picked[start:stop])
+        else:
+            place = replace(place, first=place.first + start)
+        return replace(self, array=self.array.slice(start, stop - start), place=place)
+
+
+# Arrays are read by their buffers: pyarrow's to_numpy imports pandas for some types, half a second and 60 MB.
+
+
+def nulls_of(array: Any) -> Bools | None:
+    """Which values of an Arrow array are null; None: not one is."""
+    if pa.types.is_null(array.type):
+        return np.ones(len(array), np.bool_)
+    return None if array.null_count == 0 else ~_bits(array.buffers()[0], array)
+
+
+def values_of(array: Any) -> npt.NDArray[Any]:
+    """Values of an integer, float, bool or timestamp array (as its count of ticks); anything where null."""
+    if pa.types.is_boolean(array.type):
+        return _bits(array.buffers()[1], array)
+    dtype = np.int64 if pa.types.is_timestamp(array.type) else array.type.to_pandas_dtype()
+    return buffer_as(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+
+
+def _bits(buffer: Any, array: Any) -> Bools:
+    first = array.offset // 8
+    size = array.offset % 8 + len(array)
+    bits = np.unpackbits(buffer_as(buffer, np.uint8)[first : first + -(-size // 8)], count=size, bitorder="little")
+    return bits[array.offset % 8 :].view(np.bool_)
+
+
+def decoded(column: Column) -> Column:
+    """The column with dictionary values in place of their codes, and run-end encoding expanded."""
+    while pa.types.is_dictionary(column.type):
+        column = column.with_array(column.array.dictionary_decode())
+    return column
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it."""
+    text = str(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 60 else text[:60] + "..."

@@ -1,0 +1,72 @@
+"""Parquet files as chunks, streamed inside their row groups: a large one costs no more memory than a small one."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..spec.errors import DataError
+from .chunk import CHUNK_ROWS
+from .files import File
+from .texts import is_text
+
+_BUFFER_BYTES = 1 << 20
+
+
+class ParquetReader:
+    """One Parquet file. Nothing is open between passes; its footer is read once."""
+
+    untyped = False
+    markers: tuple[bytes, ...] = ()
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        with file.open() as source, _damage(file):
+            opened = pq.ParquetFile(source)
+            self._metadata, schema = opened.metadata, opened.schema_arrow
+        self.columns: tuple[str, ...] = tuple(schema.names)
+        self.num_rows: int | None = self._metadata.num_rows
+        self._texts = {field.name for field in schema if is_text(field.type)}
+
+    def batches(self, columns: Sequence[str], threads: int) -> Generator[tuple[int, dict[str, Any]], None, None]:
+        """Rows and arrays, in order."""
+        if not columns:
+            yield from self._bare()
+            return
+        with self.file.open() as source, _damage(self.file):
+            opened = pq.ParquetFile(
+                source,
+                metadata=self._metadata,
+                read_dictionary=[c for c in columns if c in self._texts],
+                buffer_size=_BUFFER_BYTES,
+                pre_buffer=False,
+            )
+            for batch in opened.iter_batches(CHUNK_ROWS, columns=list(columns), use_threads=threads > 1):
+                yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+
+    def _bare(self) -> Generator[tuple[int, dict[str, Any]], None, None]:
+        assert self.num_rows is not None
+        for start in range(0, self.num_rows, CHUNK_ROWS):
+            yield min(CHUNK_ROWS, self.num_rows - start), {}
+
+
+class _damage:
+    """Turns what pyarrow raises for a damaged file into an error that names it."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        if isinstance(error, pa.ArrowException | OSError | EOFError) and not isinstance(error, DataError):
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise DataError(
+                f"no whole Parquet file: {reason}",
+                file=self._file.name,
+                remedy="write or copy it again; it may be truncated",
+            ) from None

@@ -1,0 +1,189 @@
+"""Opens inputs as sources of batches: what every other folder uses of this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Any, Literal
+
+from ..spec.errors import ConfigError, DataError, SchemaError
+from ..spec.runfile import Data
+from ..spec.schema import Schema, check_fixed
+from ..telemetry import notice
+from .chunk import Chunk, Scan
+from .convert import Converter
+from .resolve import SAMPLE_ROWS, is_resolved, resolve_keys
+from .scans import open_scan
+from .source import Reading, Source
+from .split import Rule, rules
+from .survey import survey, unknown_moments
+
+Labels = Literal["required", "none"]
+
+
+def open_source(
+    data: Any,
+    schema: Schema,
+    *,
+    batch_size: int = 4096,
+    options: Data | None = None,
+    shuffle: bool | None = None,
+    seed: int = 0,
+    labels: Labels = "required",
+    serving: bool = False,
+    spool_dir: str | os.PathLike[str] | None = None,
+) -> Source:
+    """Open files or a frame as a source of batches.
+
+    data:    a path, glob, directory or fsspec URL, or a list of them; a pandas or polars DataFrame; an Arrow table or
+             reader; an iterable of dicts.
+    options: how files are read; what it says of splits and of thinning negatives is not used here.
+    shuffle: None: options.shuffle, else whether the schema has no time column; off when scoring (serving or no labels).
+    labels:  "none" leaves label and weight columns unread: batches then have K = 0.
+    serving: features with serve_as take that value instead of their column.
+    Raises DataError, SchemaError or ConfigError, naming the place.
+    """
+    options = options or Data()
+    scoring = serving or labels == "none"
+    reading = _reading(options, schema, batch_size, seed, spool_dir)
+    if shuffle is not None or scoring:
+        reading = replace(reading, shuffle=bool(shuffle))
+    with ExitStack() as undo:
+        scan = open_scan(data, options)
+        undo.callback(scan.close)
+        converter = _resolved(scan, schema, with_labels=labels == "required", serving=serving)
+        num_rows = scan.num_rows
+        if unknown_moments(converter.schema):
+            if scoring:
+                name = unknown_moments(converter.schema)[0].name
+                raise SchemaError(
+                    f"feature '{name}' is standardised and its mean and std are not known;"
+                    " score with the schema that the training run resolved"
+                )
+            counts, converter = survey(scan, converter, [Rule()], options.threads)
+            num_rows = counts[0]
+        source = Source(scan, converter, Rule(), reading, num_rows=num_rows, release=scan.close)
+        undo.pop_all()
+        return source
+
+
+def open_training(
+    options: Data,
+    schema: Schema,
+    *,
+    batch_size: int,
+    seed: int,
+    data: Any = None,
+    valid: Any = None,
+    spool_dir: str | os.PathLike[str] | None = None,
+) -> tuple[Source, Source | None]:
+    """The training source, and the validation source if the options (or `valid`) name one.
+
+    data, valid: in-memory inputs that stand for options.train and options.valid. Validation rows are never shuffled or
+    thinned, and are read under the schema that the training rows resolved.
+    Raises DataError where either part has no rows, and what open_source raises.
+    """
+    reading = _reading(options, schema, batch_size, seed, spool_dir)
+    rule, valid_rule = rules(options, schema)
+    valid = valid if valid is not None else options.valid or None
+    if valid is not None and valid_rule is not None:
+        raise ConfigError("validation rows are given, and data.valid_from or data.valid_fraction splits them off too")
+    with ExitStack() as undo:
+        scan = open_scan(options.train if data is None else data, options)
+        undo.callback(scan.close)
+        converter = _resolved(scan, schema, with_labels=True, serving=False, more_columns=rule.columns)
+        counts: list[int | None] = [scan.num_rows, None]
+        if not rule.takes_all or unknown_moments(converter.schema):
+            asked = [rule] if valid_rule is None else [rule, valid_rule]
+            found, converter = survey(scan, converter, asked, options.threads)
+            counts[: len(found)] = found
+        _refuse_empty(scan, converter, counts[0], "training", options)
+        release = _LastOf(2 if valid_rule is not None else 1, scan.close)
+        train = Source(scan, converter, rule, reading, num_rows=counts[0], release=release)
+        validation = None
+        reading = replace(reading, shuffle=False)
+        if valid_rule is not None:
+            _refuse_empty(scan, converter, counts[1], "validation", options)
+            validation = Source(scan, converter, valid_rule, reading, num_rows=counts[1], release=release)
+        elif valid is not None:
+            scan = open_scan(valid, options)
+            undo.callback(scan.close)
+            converter = _resolved(scan, converter.schema, with_labels=True, serving=False)
+            _refuse_empty(scan, converter, scan.num_rows, "validation", options)
+            validation = Source(scan, converter, Rule(), reading, num_rows=scan.num_rows, release=scan.close)
+        undo.pop_all()
+        return train, validation
+
+
+def _reading(
+    options: Data, schema: Schema, batch_size: int, seed: int, spool_dir: str | os.PathLike[str] | None
+) -> Reading:
+    check_fixed(batch_size, 1, "batch_size")
+    shuffle = schema.time_column is None if options.shuffle is None else options.shuffle
+    return Reading(
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        threads=options.threads,
+        memory_bytes=options.memory_bytes,
+        spool_dir=None if spool_dir is None else os.fspath(spool_dir),
+    )
+
+
+def _resolved(
+    scan: Scan, schema: Schema, *, with_labels: bool, serving: bool, more_columns: tuple[str, ...] = ()
+) -> Converter:
+    """The converter of a scan, its columns checked and its key types decided."""
+
+    def converter(schema: Schema) -> Converter:
+        return Converter(schema, with_labels=with_labels, serving=serving, present=frozenset(scan.columns))
+
+    needed = (*converter(schema).columns, *more_columns)
+    scan.check(needed)
+    ignored = [c for c in scan.columns if c not in needed and (with_labels or c not in (*schema.labels, schema.weight))]
+    if ignored:
+        names = ", ".join(ignored[:10]) + (f" and {len(ignored) - 10} more" if len(ignored) > 10 else "")
+        notice(f"{scan.name}: columns that the schema does not name are ignored: {names}")
+    if is_resolved(schema):
+        return converter(resolve_keys(schema, []))
+    return converter(resolve_keys(schema, _sample(scan, converter(schema).columns)))
+
+
+def _sample(scan: Scan, columns: tuple[str, ...]) -> list[Chunk]:
+    """Chunks with the first rows."""
+    found: list[Chunk] = []
+    with closing(scan.chunks(columns)) as chunks:
+        for chunk in chunks:
+            found.append(chunk)
+            if sum(c.size for c in found) >= SAMPLE_ROWS:
+                break
+    return found
+
+
+def _refuse_empty(scan: Scan, converter: Converter, num_rows: int | None, part: str, options: Data) -> None:
+    if num_rows is None:
+        with closing(scan.chunks(converter.columns)) as chunks:
+            num_rows = sum(1 for _ in zip(chunks, range(1), strict=False))
+    if num_rows:
+        return
+    if options.valid_from is not None:
+        remedy = f"move data.valid_from, {options.valid_from!r}"
+    elif options.valid_fraction is not None:
+        remedy = f"change data.valid_fraction, {options.valid_fraction}"
+    else:
+        remedy = "name files that have rows"
+    raise DataError(f"the {part} part has no rows", file=scan.name, remedy=remedy)
+
+
+class _LastOf:
+    """Calls `close` when it has itself been called by each of `holders` users."""
+
+    def __init__(self, holders: int, close: Callable[[], None]) -> None:
+        self._holders, self._close = holders, close
+
+    def __call__(self) -> None:
+        self._holders -= 1
+        if self._holders == 0:
+            self._close()

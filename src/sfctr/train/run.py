@@ -1,0 +1,226 @@
+"""A trained run in hand: its best (or last) model, ready to evaluate and to score.
+
+runs/fit/
+  run.toml        the resolved run file: every default, device and thread count as they were used
+  metrics.jsonl   how it went, see log.py
+  best/ last/     saved models, see checkpoint; best is there once an evaluation improved the watched metric
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from torch import nn
+
+from sfctr.checkpoint import SavedModel, open_model
+from sfctr.data import open_source
+from sfctr.export.scores import ScoreWriter, score_schema, score_table
+from sfctr.lookahead import ReadView
+from sfctr.models.registry import build_model
+from sfctr.spec.errors import CheckpointError
+from sfctr.spec.inputs import inputs_of
+from sfctr.spec.runfile import Data, RunFile
+from sfctr.spec.schema import Schema
+from sfctr.store import Store
+
+from .log import Line, read_log
+from .metrics import sigmoid
+from .numerics import autocast, device_of_saved, numerics
+from .scoring import Labels, Scorer, evaluate_source, scored
+
+RUN_FILE, METRICS_FILE = "run.toml", "metrics.jsonl"
+
+
+class Run:
+    """A run's model over its rows. Close it, or hold it by `with`, to free the rows.
+
+    dir: the run's directory. run: the resolved run file. schema: its schema. model: a torch module in evaluation mode.
+    store: the rows. facts: what is known of the model (step, epoch, rows, the evaluation it had, ...).
+    """
+
+    def __init__(self, directory: Path, saved: SavedModel, store: Store, model: nn.Module) -> None:
+        self.dir = directory
+        self.run: RunFile = saved.run
+        self.schema: Schema = saved.run.schema
+        self.facts = saved.facts
+        self.store, self.model = store, model
+        self._labels = Labels.of(self.schema, self.run.train.loss_labels)
+        self._saved = saved
+        self._closed = False
+
+    @classmethod
+    def load(
+        cls, run_dir: str | Path, which: Literal["best", "last"] = "best", *, model: nn.Module | None = None
+    ) -> Run:
+        """The model of a run that was trained. Without a best one (no validation data) "best" is the last.
+
+        model: a module like the one that was trained, for a run whose model was given as an object.
+        Raises CheckpointError where there is none, or its files are damaged.
+        """
+        directory = Path(run_dir)
+        saved = open_saved(directory, which)
+        run = saved.run
+        if model is None and saved.facts.get("model_is_object"):
+            raise CheckpointError(
+                f"{directory}: this run's model was given as an object of {run.model.name}; give one like it, as"
+                " Run.load(run_dir, model=...)"
+            )
+        store = open_store(run)
+        try:
+            saved.load_rows(store)
+            module = build_run_model(run) if model is None else model
+            saved.load_model(module)
+            return cls(directory, saved, store, module.to(store.device).eval())
+        except BaseException:
+            store.close()
+            raise
+
+    @property
+    def metrics(self) -> list[Line]:
+        """The lines of metrics.jsonl."""
+        return read_log(self.dir / METRICS_FILE)
+
+    @property
+    def best(self) -> Line | None:
+        """The line of the best evaluation; None without validation data."""
+        return next((line for line in reversed(self.metrics) if line.get("best")), None)
+
+    @property
+    def strings(self) -> dict[str, dict[int, str]]:
+        """Table -> key -> text of hashed keys, for tables that keep it."""
+        return self._saved.strings()
+
+    def evaluate(self, data: Any) -> dict[str, Any]:
+        """Metrics of labelled data: paths or frames, as fit takes them. Nothing is learnt."""
+        self._must_be_open()
+        train = self.run.train
+        with (
+            self._numerics(),
+            open_source(data, self.schema, batch_size=train.batch_size, options=self._reading, shuffle=False) as source,
+        ):
+            return evaluate_source(
+                source,
+                self._scorer(),
+                self._labels,
+                shift=self._shift,
+                group_by=train.group_by,
+                slices=train.slices,
+            )
+
+    def predict(self, data: Any, out: str | Path | None = None) -> pa.Table | None:
+        """A probability for every row, in the data's order; no label is needed, and `serve_as` applies.
+
+        Gives a table of `row` (int64, from 0) and `score` (float64; score_<label> for several labels); or, with `out`,
+        writes it to that Parquet file in bounded memory.
+        """
+        self._must_be_open()
+        with (
+            self._numerics(),
+            open_source(
+                data,
+                self.schema,
+                batch_size=self.run.train.batch_size,
+                options=self._reading,
+                shuffle=False,
+                labels="none",
+                serving=True,
+            ) as source,
+        ):
+            if out is None:
+                parts: list[pa.Table] = []
+                self._score(source, parts.append)
+                return pa.concat_tables([score_schema(self._labels.names).empty_table(), *parts])
+            with ScoreWriter(Path(out), self._labels.names) as writer:
+                self._score(source, writer.write)
+            return None
+
+    def close(self) -> None:
+        """Free the rows. Calling it again does nothing."""
+        self._closed = True
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.dir)!r}, model={self.run.model.name!r}, step={self.facts.get('step')})"
+
+    def _score(self, source: Any, take: Callable[[pa.Table], None]) -> None:
+        for batch, logits in scored(source, self._scorer(), self._shift):
+            take(score_table(self._labels.names, batch.rows.astype(np.int64, copy=False), sigmoid(logits)))
+
+    def _scorer(self) -> Scorer:
+        view = ReadView(self.store, self.schema)
+        return Scorer(
+            self.model, view, len(self._labels.names), lambda: autocast(self.run.train, str(self.store.device))
+        )
+
+    def _numerics(self) -> AbstractContextManager[None]:
+        train = self.run.train
+        return numerics(
+            torch_threads=train.torch_threads, flush_denormals=train.flush_denormals, device=str(self.store.device)
+        )
+
+    @property
+    def _shift(self) -> float:
+        return float(self.facts.get("log_odds_shift", 0.0))
+
+    @property
+    def _reading(self) -> Data:
+        return reading_options(self.run.data)
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"this run is closed; Run.load({str(self.dir)!r}) opens it again")
+
+
+def open_store(run: RunFile) -> Store:
+    """A store of the run's tables, on its device or, said aloud, on the CPU."""
+    train = run.train
+    return Store(
+        run.tables, tiers=run.tiers, seed=train.seed, device=device_of_saved(train.device), threads=train.threads
+    )
+
+
+def build_run_model(run: RunFile) -> nn.Module:
+    """The model that the run file names, with the initial weights of the run's seed."""
+    labels = Labels.of(run.schema, run.train.loss_labels)
+    inputs = inputs_of(run.schema, run.tables)
+    return build_model(run.model.name, inputs, len(labels.names), run.model.args, seed=run.train.seed)
+
+
+def reading_options(data: Data) -> Data:
+    """How to read other files of the kind that the run was trained on: no split, no sampling, no files of its own."""
+    return msgspec.structs.replace(
+        data,
+        train=(),
+        valid=(),
+        valid_from=None,
+        valid_fraction=None,
+        valid_by=None,
+        negatives_keep=1.0,
+        shuffle=False,
+    )
+
+
+def open_saved(run_dir: Path, which: str = "best") -> SavedModel:
+    """The best or the last saved model of a run; "best" is the last where no evaluation chose one.
+
+    Raises CheckpointError where there is none, or its files are damaged.
+    """
+    if which not in ("best", "last"):
+        raise CheckpointError(f"which is {which!r} and must be 'best' or 'last'")
+    if not run_dir.is_dir():
+        raise CheckpointError(f"{run_dir}: there is no such run; give the directory that sfctr train or fit wrote")
+    has_best = any((run_dir / name).exists() for name in ("best", "best.old"))
+    return open_model(run_dir / ("best" if which == "best" and has_best else "last"))

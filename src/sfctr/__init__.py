@@ -1,0 +1,87 @@
+"""ScaleFreeCTR: trains click-through-rate models whose embedding tables are larger than memory.
+
+Every public name is in `__all__`. The nouns are imported at once; what needs torch or pyarrow is imported at first use,
+so that `import sfctr` and the command line answer quickly.
+"""
+
+import typing as _typing
+from importlib import import_module as _import_module
+
+from .spec.errors import (
+    CapacityError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ModelError,
+    SchemaError,
+    SfctrError,
+)
+from .spec.optim import FTRL, SGD, Adagrad, Adam, AdamW, Plateau, RowWiseAdagrad, Schedule
+from .spec.schema import Bag, Bucket, Categorical, Cross, Dense, Schema, Sequence, TimeColumn, TimePart
+from .spec.tables import Normal, Table, Tiers, Uniform
+
+if _typing.TYPE_CHECKING:
+    from .data import open_source
+    from .lookahead import Lookahead, ReadView
+    from .store import Store
+    from .train import Run, fit
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FTRL",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Bag",
+    "Bucket",
+    "CapacityError",
+    "Categorical",
+    "CheckpointError",
+    "ConfigError",
+    "Cross",
+    "DataError",
+    "Dense",
+    "Lookahead",
+    "ModelError",
+    "Normal",
+    "Plateau",
+    "ReadView",
+    "RowWiseAdagrad",
+    "Run",
+    "Schedule",
+    "Schema",
+    "SchemaError",
+    "Sequence",
+    "SfctrError",
+    "Store",
+    "Table",
+    "Tiers",
+    "TimeColumn",
+    "TimePart",
+    "Uniform",
+    "__version__",
+    "fit",
+    "open_source",
+]
+
+if not _typing.TYPE_CHECKING:  # so that a misspelled name stays an error to type checkers
+    _AT_FIRST_USE = {
+        "Lookahead": "lookahead",
+        "ReadView": "lookahead",
+        "Run": "train",
+        "Store": "store",
+        "fit": "train",
+        "open_source": "data",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _AT_FIRST_USE:
+            raise AttributeError(f"module 'sfctr' has no attribute '{name}'")
+        value = getattr(_import_module(f".{_AT_FIRST_USE[name]}", __name__), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_AT_FIRST_USE})

@@ -1,0 +1,1 @@
+"""Gives each part a command. The only place that reads argv."""

@@ -43,40 +43,43 @@ struct Pass {
   std::uint64_t* keys;    // entry -> key; keys[kLeftOut] is 0
   std::uint32_t next = kFirst;
 
-  std::size_t slot_of(std::uint64_t key) const { return mix(key) & (num_slots - 1); }
-
   template <bool Nulls, bool Buckets, bool Prefetch>
   void run(const UniqueInput& input) {
-    const std::size_t num_keys = input.keys.size();
+    const std::size_t num_keys = input.keys.size(), mask = num_slots - 1;
+    const int shift = 64 - std::countr_zero(num_slots);
+    const std::uint64_t* const given = input.keys.data();
+    std::uint64_t* const known = keys;
+    std::uint32_t* const table = entries;
+    std::uint32_t fresh = next;  // in a register: stores to the table could change a member
     for (std::size_t n = 0; n < num_keys; ++n) {
       if constexpr (Prefetch) {
-        const std::uint64_t ahead = input.keys[std::min(n + kAhead, num_keys - 1)];
-        __builtin_prefetch(entries + slot_of(Buckets ? bucket_of(ahead, input.buckets) : ahead), 1);
+        const std::uint64_t ahead = given[std::min(n + kAhead, num_keys - 1)];
+        __builtin_prefetch(table + spread(Buckets ? bucket_of(ahead, input.buckets) : ahead, shift), 1);
       }
-      std::uint64_t key = Buckets ? bucket_of(input.keys[n], input.buckets) : input.keys[n];
-      std::size_t slot = slot_of(key);
+      std::uint64_t key = Buckets ? bucket_of(given[n], input.buckets) : given[n];
+      std::size_t slot = spread(key, shift);
       if constexpr (Nulls) {
         const bool out = input.nulls[n] != 0;
         key = out ? 0 : key;
         slot = out ? num_slots : slot;
       }
-      input.ids[n] = static_cast<std::int32_t>(enter(key, slot)) - static_cast<std::int32_t>(kFirst);
+      // The key is written where a new one would go, so that one comparison serves the new and the known; masks stand
+      // in for a branch on which of the two it is, which nothing could predict.
+      known[fresh] = key;
+      std::uint32_t found = table[slot];
+      std::uint32_t is_new = found == kEmpty;
+      std::uint32_t entry = found + (fresh & -is_new);
+      while (known[entry] != key) [[unlikely]] {
+        slot = (slot + 1) & mask;
+        found = table[slot];
+        is_new = found == kEmpty;
+        entry = found + (fresh & -is_new);
+      }
+      table[slot] = entry;
+      fresh += is_new;
+      input.ids[n] = static_cast<std::int32_t>(entry - kFirst);
     }
-  }
-
-  // The key is written where a new one would go, so that one comparison serves the new and the known.
-  std::uint32_t enter(std::uint64_t key, std::size_t slot) {
-    keys[next] = key;
-    std::uint32_t found = entries[slot];
-    std::uint32_t entry = found == kEmpty ? next : found;
-    while (keys[entry] != key) [[unlikely]] {
-      slot = (slot + 1) & (num_slots - 1);
-      found = entries[slot];
-      entry = found == kEmpty ? next : found;
-    }
-    entries[slot] = entry;
-    next += found == kEmpty;
-    return entry;
+    next = fresh;
   }
 };
 
@@ -98,7 +101,7 @@ std::size_t number_unique(std::span<const UniqueInput> inputs, std::uint64_t* un
   thread_local Entries entries;
   std::size_t num_keys = 0;
   for (const UniqueInput& input : inputs) num_keys += input.keys.size();
-  const std::size_t num_slots = std::bit_ceil(std::max<std::size_t>(16, num_keys * 2));
+  const std::size_t num_slots = std::bit_ceil(std::max<std::size_t>(16, num_keys * 4));
   Pass pass{.entries = entries.start(num_slots), .num_slots = num_slots, .keys = unique};
   unique[kLeftOut] = 0;
   for (const UniqueInput& input : inputs) run(pass, input);

@@ -79,7 +79,7 @@ def test_a_parquet_file_of_every_type_trains_unchanged(tmp_path: Path) -> None:
         Categorical("user", dtype="uint64"),
         Categorical("country", dtype="string", keep_strings=True),
         Categorical("brand", dtype="string", keep_strings=True),
-        Bag("tags", dtype="string", pooling="mean"),
+        Bag("tags", dtype="string", keep_strings=True, pooling="mean"),
         Bag("seen", dtype="int64", pooling="mean"),
         Dense("price", standardize=True),
         Dense("score", standardize=True),

@@ -118,11 +118,11 @@ def test_decimals_become_numbers_and_whole_decimals_are_whole_numbers() -> None:
     [
         ([[1, 2], [3]] * 60, pa.list_(pa.int64()), Bag("x", dtype="int64", pooling="mean")),
         ([[1, 2], []] * 60, pa.list_(pa.uint64()), Bag("x", dtype="uint64", pooling="mean")),
-        ([["a"], None] * 60, pa.large_list(pa.string()), Bag("x", dtype="string", pooling="mean")),
+        ([["a"], None] * 60, pa.large_list(pa.string()), Bag("x", dtype="string", keep_strings=True, pooling="mean")),
         (
             [["a"], ["b", "c"]] * 60,
             pa.list_(pa.dictionary(pa.int8(), pa.string())),
-            Bag("x", dtype="string", pooling="mean"),
+            Bag("x", dtype="string", keep_strings=True, pooling="mean"),
         ),
         ([[1.0, 2.5]] * 60, pa.list_(pa.float32(), 2), Dense("x", size=2)),
         ([[1.0, 2.5, 3.0]] * 60, pa.list_(pa.float64()), Dense("x", size=3)),

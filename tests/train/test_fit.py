@@ -334,6 +334,11 @@ def test_a_run_that_fails_before_its_first_model_leaves_nothing_behind(planted, 
 def test_a_directory_that_holds_a_run_is_refused(trained, planted, schema):
     with pytest.raises(ConfigError, match=r"runs/fit already holds a run; choose another directory"):
         fit(planted(100), schema, run_dir=trained.dir, quiet=True)
+    (trained.dir / "run.toml").unlink()
+    with pytest.raises(ConfigError, match="already holds a run"):
+        fit(planted(100), schema, run_dir=trained.dir, quiet=True)
+    with pytest.raises(ConfigError, match=r"metrics.jsonl is a file and must be a directory"):
+        fit(planted(100), schema, run_dir=trained.dir / "metrics.jsonl", quiet=True)
 
 
 def test_new_runs_are_numbered(tmp_path):

@@ -258,6 +258,23 @@ def test_a_loss_that_is_no_number_is_named_and_its_step_not_applied():
     assert all(p.grad is None for p in setup.model.parameters())
 
 
+def test_a_step_that_is_not_applied_leaves_running_statistics_alone():
+    class Normed(Tower):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(2)
+
+        def forward(self, features):
+            return super().forward({"x": self.norm(features["x"])})
+
+    setup, good = Setup([*four(count=2), batch_of([[np.inf, 1.0], [0, 0]], [1, 0])], model=Normed()), Normed()
+    with pytest.raises(ModelError, match="at step 3"):
+        setup.run()
+    Setup(four(count=2), model=good).run()
+    found, expected = (dict(model.named_buffers()) for model in (setup.model, good))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_training_data_without_rows_are_refused():
     with pytest.raises(DataError, match="the training data have no rows"):
         Setup([]).run()

@@ -1,5 +1,4 @@
-// How keys are spread. Every table, index and bucket hashes with the one function here, so that equal keys land alike
-// in all of them.
+// How keys are spread over tables.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +11,12 @@ constexpr std::uint64_t mix(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
+}
+
+// The leading 64 - shift bits of a multiplicative hash (Knuth, TAOCP 6.4) of the key's halves folded together. Half the
+// work of mix; sequences of any stride spread well enough for a table that is at most a quarter full.
+constexpr std::uint64_t spread(std::uint64_t key, int shift) {
+  return ((key ^ (key >> 32)) * 0xD6E8FEB86659FD93u) >> shift;
 }
 
 // floor(a * b / 2^64).

@@ -56,7 +56,7 @@ def _options(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` (by default the process's own arguments) asks for; the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = sys.argv[1:] if argv is None else argv
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -74,12 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # models of one's own, named in run files; last, so that they hide no module
     command = typer.main.get_command(app)
     try:
-        with command.make_context("sfctr", arguments) as context, Recorder(), _notices_on_stderr():
+        with command.make_context("sfctr", list(arguments)) as context, Recorder(), _notices_on_stderr():
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code

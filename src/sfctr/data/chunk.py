@@ -7,7 +7,7 @@ between passes, and gives rows in one order always.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..spec.errors import DataError, nearest
@@ -36,6 +36,11 @@ class Chunk:
 
     def __getitem__(self, column: str) -> Column:
         return Column(self.arrays[column], self.place.of_column(column), self.untyped, self.markers)
+
+    def head(self, rows: int) -> Chunk:
+        """The first `rows` rows."""
+        arrays = {name: array.slice(0, rows) for name, array in self.arrays.items()}
+        return replace(self, size=min(rows, self.size), arrays=arrays)
 
     def __contains__(self, column: str) -> bool:
         return column in self.arrays

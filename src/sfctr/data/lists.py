@@ -143,12 +143,10 @@ def _list_items(column: Column) -> tuple[Column | None, I64]:
     """The items of a column of lists, with their bounds; None where it holds no lists."""
     if not pa.types.is_nested(column.type) or pa.types.is_struct(column.type) or pa.types.is_map(column.type):
         return None, np.zeros(0, np.int64)
-    array = column.array
-    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
-        array = pc.cast(array, pa.large_list(array.type.value_type))
-    lengths = values_of(pc.fill_null(pc.list_value_length(array), 0))
+    # Not by a cast of list views to lists: pyarrow 26 computes wrong offsets for those that hold nulls.
+    lengths = values_of(pc.fill_null(pc.list_value_length(column.array), 0))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-    items = array.flatten()
+    items = column.array.flatten()
     return Column(items, column.place.of_items(offsets)), offsets
 
 

@@ -122,7 +122,7 @@ def _refuse_where(bad: Bools, values: F64, place: Place, feature: Dense, problem
 
 
 def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return bool(pa.types.is_nested(kind) and not pa.types.is_struct(kind) and not pa.types.is_map(kind))
 
 
 def _vectors(column: Column, feature: Dense) -> F32:

@@ -152,12 +152,14 @@ def _resolved(
 
 
 def _sample(scan: Scan, columns: tuple[str, ...]) -> list[Chunk]:
-    """Chunks with the first rows."""
+    """Chunks with the first SAMPLE_ROWS rows."""
     found: list[Chunk] = []
+    wanted = SAMPLE_ROWS
     with closing(scan.chunks(columns)) as chunks:
         for chunk in chunks:
-            found.append(chunk)
-            if sum(c.size for c in found) >= SAMPLE_ROWS:
+            found.append(chunk.head(wanted))
+            wanted -= found[-1].size
+            if not wanted:
                 break
     return found
 

@@ -82,11 +82,7 @@ class Rule:
             hashed = _hashed_rows(chunk, _SPLIT_SALT)
         else:
             hashed = mix64(identity_keys(chunk[self.valid_by]) ^ _SPLIT_SALT)
-        return (
-            np.asarray(hashed < _threshold(self.valid_fraction))
-            if self.valid_fraction < 1
-            else np.ones(chunk.size, np.bool_)
-        )
+        return np.asarray(hashed < _threshold(self.valid_fraction))
 
 
 def rules(options: Data, schema: Schema) -> tuple[Rule, Rule | None]:
@@ -110,7 +106,8 @@ def _hashed_rows(chunk: Chunk, salt: np.uint64) -> U64:
 
 
 def _threshold(share: float) -> np.uint64:
-    return np.uint64(min(int(share * 2**64), 2**64 - 1))
+    """Hashes below it are `share` of all; share is below 1."""
+    return np.uint64(int(share * 2**64))
 
 
 def _is_positive(known: tuple[F32, Bools]) -> Bools:

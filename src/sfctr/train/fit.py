@@ -256,6 +256,8 @@ def _total_rows(run: RunFile, num_rows: int | None) -> int | None:
 @contextmanager
 def claimed(run_dir: Path) -> Iterator[None]:
     """The directory, made if needed; where the run fails before it kept a model, nothing of it stays."""
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ConfigError(f"{run_dir} is a file and must be a directory; choose another (--run DIR, or run_dir=)")
     if any((run_dir / name).exists() for name in (RUN_FILE, "best", "last")):
         raise ConfigError(
             f"{run_dir} already holds a run; choose another directory (--run DIR, or run_dir= in Python), or remove it"

@@ -162,9 +162,10 @@ class Trainer:
         """One step: gradients of the loss over the whole batch, then every parameter and every row of the batch."""
         options = self.options
         seed_step(options.seed, self.step, options.device)
+        before = [buffer.clone() for buffer in self.model.buffers()]
         loss = self.backward(ready)
         if not math.isfinite(loss):
-            self._refuse(loss)
+            self._refuse(loss, before)
         set_lr(self.parts.optimizer, options.optimizer.lr * self.lr_factor)
         ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor)
         self.step += 1
@@ -262,9 +263,12 @@ class Trainer:
         seconds = monotonic() - self._began
         return {"lr_factor": self.lr_factor, "rows_per_s": self.rows / max(seconds, 1e-9), "seconds": seconds}
 
-    def _refuse(self, loss: float) -> None:
+    def _refuse(self, loss: float, buffers: list[Tensor]) -> None:
+        """Raise for a loss that is no number; gradients and running statistics are as before the step."""
         if self.parts.optimizer is not None:
             self.parts.optimizer.zero_grad()
+        for buffer, value in zip(self.model.buffers(), buffers, strict=True):
+            buffer.copy_(value)
         raise ModelError(
             f"the loss is {loss} at step {self.step + 1} (epoch {self.epoch}), and nothing of that step was applied;"
             " lower the learning rates (train.optimizer.lr and the tables'), set train.clip, or standardize big numbers"

@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 BIN = $(VENV)/bin
 PIP = $(BIN)/pip install -qq --disable-pip-version-check
 # In the environment itself, not in one of pip's own for each build: so a changed source rebuilds only what it must.
-BUILD_TOOLS = 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.26' ninja
+BUILD_TOOLS = 'scikit-build-core>=0.10' 'nanobind==3.1.*' 'cmake>=3.26' ninja
 INSTALLED = $(VENV)/.installed
 # Directories are in it so that a removed file counts as a change.
 SOURCES = CMakeLists.txt pyproject.toml README.md LICENSE \

@@ -1,13 +1,13 @@
 """Measures how fast Parquet and CSV files of Criteo's shape become batches, against pandas and pyarrow's bare scan.
 
-Every contender reads the same file (label, 13 numbers with nulls, 26 ids with nulls) from the page cache, decodes on one
-thread, and touches every row once. "pandas" reads the file and makes the same arrays: float32 log1p numbers beside missing
-marks, uint64 ids beside missing marks, float32 labels, cut into batches; "scan" is pyarrow's decoding alone, a ceiling.
-Rounds are taken in turn, and medians quoted. Seconds are of the wall and of the processor (all threads of the process).
+Every contender reads the same file (label, 13 numbers with nulls, 26 ids with nulls) from the page cache, decodes on
+one thread, and touches every row once. "pandas" reads the file and makes the same arrays: float32 log1p numbers beside
+missing marks, uint64 ids beside missing marks, float32 labels, cut into batches; "scan" is pyarrow's decoding alone, a
+ceiling. Rounds are taken in turn, and medians quoted. Seconds are of the wall, and of the processor over all threads.
 
-It would measure something else on a cold file (then: the disk), with more rows than `--rows` chosen so small that opening
-counts, or beside other work: on a busy machine trust the processor seconds. A shuffled epoch is timed from the second on,
-when its rows are converted; the first one costs a plain pass and the packing on top.
+It would measure something else on a cold file (then: the disk), with so few rows that opening counts, or beside other
+work: on a busy machine trust the processor seconds. A shuffled epoch is timed from the second on, when its rows are
+converted; the first one costs a plain pass and the packing on top.
 
     python benchmarks/bench_reader.py [--rows 500000] [--rounds 5] [--batch 4096] [--save]
 """
@@ -74,8 +74,14 @@ def with_pandas(path: str, batch: int) -> int:
     dense = {}
     for name in NUMBERS:
         missing = frame[name].isna().to_numpy()
-        values = frame[name].to_numpy(dtype=np.float64, na_value=0.0) if path.endswith("parquet") else frame[name].fillna(0).to_numpy()
-        dense[name] = np.stack([np.where(missing, 0, np.log1p(np.maximum(values, 0))), missing], axis=1).astype(np.float32)
+        values = (
+            frame[name].to_numpy(dtype=np.float64, na_value=0.0)
+            if path.endswith("parquet")
+            else frame[name].fillna(0).to_numpy()
+        )
+        dense[name] = np.stack([np.where(missing, 0, np.log1p(np.maximum(values, 0))), missing], axis=1).astype(
+            np.float32
+        )
     keys = {}
     for name in IDS:
         missing = frame[name].isna().to_numpy()
@@ -154,14 +160,15 @@ def as_markdown(results: list[dict[str, float | str]], facts: dict[str, object])
     lines = [", ".join(f"{name}: {value}" for name, value in facts.items()), ""]
     lines += ["| format | reader | rows/s | rows/s of processor time | times pandas |", "|---|---|---:|---:|---:|"]
     for r in results:
-        lines.append(
-            f"| {r['format']} | {r['reader']} | {r['rows_per_s']:,} | {r['rows_per_processor_s']:,} | {r['times_pandas']} |"
-        )
+        rates = f"{r['rows_per_s']:,} | {r['rows_per_processor_s']:,} | {r['times_pandas']}"
+        lines.append(f"| {r['format']} | {r['reader']} | {rates} |")
     return "\n".join(lines) + "\n"
 
 
 def commit() -> str:
-    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    run = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
     return run.stdout.strip() or "none"
 
 

@@ -1,5 +1,5 @@
-// NumPy arrays as arguments. Every one is taken with .noconvert(): a converted copy would lose what is written to it, and
-// turn float keys into integers.
+// NumPy arrays as arguments. Every one is taken with .noconvert(): a converted copy would lose what is written to it,
+// and turn float keys into integers.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,6 +1,5 @@
 // Texts to keys and numbers, crosses of keys, and gathers of rows: the loops that a reader cannot leave to Python.
 // Arrays are checked here (lengths, bounds), so that the core may rely on what its headers require.
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "sfctr/cross.h"
 #include "sfctr/gather.h"
@@ -21,21 +21,18 @@ using namespace nb::literals;
 
 namespace {
 
+using arrays::span;
+
 template <class T>
-using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Rows = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-using OutRows = nb::ndarray<nb::c_contig, nb::device::cpu>;
-using Records = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using OutRecords = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Array = arrays::Vector<T>;
+using Rows = nb::ndarray<nb::ro, nb::numpy, nb::c_contig, nb::device::cpu>;
+using OutRows = nb::ndarray<nb::numpy, nb::c_contig, nb::device::cpu>;
+using Records = arrays::Matrix<const std::uint8_t>;
+using OutRecords = arrays::Matrix<std::uint8_t>;
 using Bytes = Array<const std::uint8_t>;
 using Offsets = Array<const std::int64_t>;
 using Indices = Array<const std::uint32_t>;
 using GilFree = nb::call_guard<nb::gil_scoped_release>;
-
-template <class T>
-std::span<T> view(const Array<T>& array) {
-  return {array.data(), array.shape(0)};
-}
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
@@ -51,7 +48,7 @@ sfctr::Spans<O> spans(const Bytes& data, const Array<const O>& starts, const Arr
     inside &= start >= 0 && start <= end && end <= size;
   }
   require(inside, "a span lies outside of the data");
-  return {data.data(), view(starts), view(ends)};
+  return {data.data(), span(starts), span(ends)};
 }
 
 // A function over spans that fills `out`, bound for both offset types.
@@ -61,7 +58,7 @@ void bind_fill(nb::module_& m, const char* name, const char* doc) {
       name,
       [](const Bytes& data, const Array<const O>& starts, const Array<const O>& ends, const Array<Out>& out) {
         require(out.shape(0) == starts.shape(0), "out is not as long as the spans");
-        return function(spans(data, starts, ends), view(out));
+        return function(spans(data, starts, ends), span(out));
       },
       "data"_a.noconvert(), "starts"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(), GilFree(), doc);
 }
@@ -88,7 +85,7 @@ void bind_spans(nb::module_& m) {
         std::vector<std::string_view> texts;
         for (const nb::bytes& text : nulls) texts.push_back(text_of(text));
         nb::gil_scoped_release free;
-        sfctr::mark_null_spans(spans(data, starts, ends), {texts}, view(out));
+        sfctr::mark_null_spans(spans(data, starts, ends), {texts}, span(out));
       },
       "data"_a.noconvert(), "starts"_a.noconvert(), "ends"_a.noconvert(), "nulls"_a, "out"_a.noconvert(),
       "out[i] = 1 where span i is empty or one of nulls, else 0.");
@@ -100,7 +97,7 @@ void bind_spans(nb::module_& m) {
         require(out_offsets.shape(0) == starts.shape(0) + 1, "out_offsets is not one longer than the spans");
         const std::string_view text = text_of(separator);
         nb::gil_scoped_release free;
-        sfctr::count_tokens(spans(data, starts, ends), text, view(out_offsets));
+        sfctr::count_tokens(spans(data, starts, ends), text, span(out_offsets));
       },
       "data"_a.noconvert(), "starts"_a.noconvert(), "ends"_a.noconvert(), "separator"_a, "out_offsets"_a.noconvert(),
       "Offsets of each span's tokens; an empty span has none.");
@@ -113,10 +110,10 @@ void bind_spans(nb::module_& m) {
         nb::gil_scoped_release free;
         const auto texts = spans(data, starts, ends);
         std::vector<std::int64_t> offsets(texts.size() + 1);
-        sfctr::count_tokens(texts, text, std::span(offsets));
+        sfctr::count_tokens(texts, text, std::span<std::int64_t>(offsets));
         const auto total = static_cast<std::size_t>(offsets.back());
         require(out_starts.shape(0) == total && out_ends.shape(0) == total, "outputs are not as long as the tokens");
-        sfctr::find_tokens(texts, text, view(out_starts), view(out_ends));
+        sfctr::find_tokens(texts, text, span(out_starts), span(out_ends));
       },
       "data"_a.noconvert(), "starts"_a.noconvert(), "ends"_a.noconvert(), "separator"_a, "out_starts"_a.noconvert(),
       "out_ends"_a.noconvert(), "Start and end in data of every token that count_tokens counts.");
@@ -127,7 +124,7 @@ void bind_spans(nb::module_& m) {
         require(out.shape(0) == starts.shape(0), "out is not as long as the spans");
         const std::string_view text = text_of(separator);
         nb::gil_scoped_release free;
-        sfctr::find_last(spans(data, starts, ends), text, view(out));
+        sfctr::find_last(spans(data, starts, ends), text, span(out));
       },
       "data"_a.noconvert(), "starts"_a.noconvert(), "ends"_a.noconvert(), "separator"_a, "out"_a.noconvert(),
       "Position in data of the last separator inside each span, or -1.");
@@ -147,7 +144,7 @@ sfctr::Picks picks_of(const Indices& pieces, const Indices& rows, const std::vec
     inside &= piece < lengths.size() && rows.data()[i] < lengths[piece];
   }
   require(inside, "a picked row lies outside of its piece");
-  return {view(pieces), view(rows)};
+  return {span(pieces), span(rows)};
 }
 
 std::vector<sfctr::Field> fields_of(const std::vector<std::size_t>& offsets, const std::vector<std::size_t>& widths,
@@ -216,7 +213,7 @@ void gather_offsets(const std::vector<Offsets>& offsets, const Indices& pieces, 
   const auto starts = offset_starts(offsets, lengths);
   require(out_offsets.shape(0) == pieces.shape(0) + 1, "out_offsets is not one longer than the picks");
   nb::gil_scoped_release free;
-  sfctr::gather_offsets({starts}, picks_of(pieces, rows, lengths), view(out_offsets));
+  sfctr::gather_offsets({starts}, picks_of(pieces, rows, lengths), span(out_offsets));
 }
 
 void gather_items(const std::vector<Rows>& items, const std::vector<Offsets>& offsets, const Indices& pieces,
@@ -235,7 +232,7 @@ void gather_items(const std::vector<Rows>& items, const std::vector<Offsets>& of
   require(out_offsets.data()[pieces.shape(0)] == static_cast<std::int64_t>(out.size()),
           "out is not as long as the items");
   nb::gil_scoped_release free;
-  sfctr::gather_items({data}, {starts}, out.itemsize(), picks_of(pieces, rows, lengths), view(out_offsets),
+  sfctr::gather_items({data}, {starts}, out.itemsize(), picks_of(pieces, rows, lengths), span(out_offsets),
                       static_cast<std::byte*>(out.data()));
 }
 
@@ -251,7 +248,7 @@ void cross_keys(const std::vector<Array<const std::uint64_t>>& keys, const std::
     null_starts.push_back(nulls[part] ? nulls[part]->data() : nullptr);
   }
   nb::gil_scoped_release free;
-  sfctr::cross_keys({key_starts}, {null_starts}, view(out));
+  sfctr::cross_keys({key_starts}, {null_starts}, span(out));
 }
 
 void bind_gathers(nb::module_& m) {
@@ -281,7 +278,7 @@ void bind_hash(nb::module_& m) {
       "widen_floats",
       [](const Array<const float>& values, const Array<double>& out) {
         require(out.shape(0) == values.shape(0), "out is not as long as values");
-        sfctr::widen_floats(view(values), view(out));
+        sfctr::widen_floats(span(values), span(out));
       },
       "values"_a.noconvert(), "out"_a.noconvert(), GilFree(), "Each float as the double its shortest decimal names.");
   m.def("cross_keys", &cross_keys, "keys"_a.noconvert(), "nulls"_a.noconvert(), "out"_a.noconvert(),

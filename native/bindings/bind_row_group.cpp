@@ -57,8 +57,7 @@ arrays::nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>> unseen(const RowGroup&
 
 void forward(const RowGroup& group, const PyWorkingSet& ws, std::size_t begin, std::size_t end, Floats out,
              std::optional<arrays::Matrix<float>> linear_out) {
-  const std::span<float> linear =
-      linear_out ? std::span(linear_out->data(), linear_out->size()) : std::span<float>();
+  const std::span<float> linear = linear_out ? std::span(linear_out->data(), linear_out->size()) : std::span<float>();
   if (linear_out && linear_out->size() > 0 &&
       (linear_out->shape(0) != ws.features.size() || linear_out->shape(1) != end - begin)) {
     throw std::invalid_argument("linear_out must be [" + std::to_string(ws.features.size()) + ", " +
@@ -69,8 +68,8 @@ void forward(const RowGroup& group, const PyWorkingSet& ws, std::size_t begin, s
 }
 
 // The arrays of a list, None as an empty span. `kept` holds the references while the spans are in use.
-std::vector<std::span<const float>> gradient_list(nb::list list, const char* name,
-                                                  std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>& kept) {
+std::vector<std::span<const float>> gradient_list(
+    nb::list list, const char* name, std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>& kept) {
   std::vector<std::span<const float>> spans;
   for (nb::handle item : list) {
     if (item.is_none()) {
@@ -79,8 +78,9 @@ std::vector<std::span<const float>> gradient_list(nb::list list, const char* nam
     }
     nb::ndarray<const float, nb::c_contig, nb::device::cpu> array;
     if (!nb::try_cast(item, array, false)) {
-      throw nb::type_error((std::string(name) + "[" + std::to_string(spans.size()) +
-                            "] must be a contiguous float32 array, or None").c_str());
+      throw nb::type_error(
+          (std::string(name) + "[" + std::to_string(spans.size()) + "] must be a contiguous float32 array, or None")
+              .c_str());
     }
     spans.emplace_back(array.data(), array.size());
     kept.push_back(std::move(array));
@@ -102,10 +102,9 @@ nb::tuple gradients(const RowGroup& group, nb::handle_t<PyWorkingSet> owner) {
   group.require_gradients(ws.core);
   sfctr::Gradients& all = ws.core.gradients;
   const std::size_t num_unique = ws.core.num_unique(), dim = group.layout().dim;
-  return nb::make_tuple(
-      nb::ndarray<nb::numpy, const float, nb::ndim<2>>(all.vectors.data(), {num_unique, dim}, owner),
-      arrays::view<const float>(all.linear.data(), all.linear.size(), owner),
-      arrays::view<const std::uint8_t>(all.reached.data(), num_unique, owner));
+  return nb::make_tuple(nb::ndarray<nb::numpy, const float, nb::ndim<2>>(all.vectors.data(), {num_unique, dim}, owner),
+                        arrays::view<const float>(all.linear.data(), all.linear.size(), owner),
+                        arrays::view<const std::uint8_t>(all.reached.data(), num_unique, owner));
 }
 
 std::span<const sfctr::Hyper> hyper_lines(const std::optional<arrays::Matrix<const double>>& array, const char* name) {
@@ -150,8 +149,10 @@ void bind_table_init(nb::module_& m) {
   nb::class_<sfctr::TableInit>(m, "TableInit", "How the rows of one table begin, and whether they change.")
       .def("__init__", &init_table, "seed"_a, "null_seed"_a, "kind"_a, "a"_a, "b"_a, "state0"_a = 0.0f,
            "linear_state0"_a = 0.0f, "frozen"_a = false,
-           "seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing value.\n"
-           "kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first value\n"
+           "seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing "
+           "value.\n"
+           "kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first "
+           "value\n"
            "of Adagrad's accumulators. frozen: rows are neither trained nor added.");
 }
 
@@ -164,8 +165,10 @@ void bind_training(nb::class_<RowGroup>& group) {
             self.locate(ws.core, train);
           },
           "ws"_a, "train"_a,
-          "Find the record of every unique key. In training a key without a row gets its first values in the working set\n"
-          "alone; otherwise, and always in frozen tables, it reads as zeros. Forgets what was located or merged before.")
+          "Find the record of every unique key. In training a key without a row gets its first values in the working "
+          "set\n"
+          "alone; otherwise, and always in frozen tables, it reads as zeros. Forgets what was located or merged "
+          "before.")
       .def(
           "num_new", [](const RowGroup& self, const PyWorkingSet& ws) { return self.num_new(ws.core); }, "ws"_a,
           "Rows that update would add if backward reached every key: bounds how much memory_bytes() will grow.")
@@ -176,20 +179,25 @@ void bind_training(nb::class_<RowGroup>& group) {
             return self.forward_floats(ws.core, num_rows);
           },
           "ws"_a, "num_rows"_a, "Length of forward's `out` for so many rows.")
-      .def("forward", &forward, "ws"_a, "begin"_a, "end"_a, "out"_a.noconvert(), "linear_out"_a.noconvert() = nb::none(),
+      .def("forward", &forward, "ws"_a, "begin"_a, "end"_a, "out"_a.noconvert(),
+           "linear_out"_a.noconvert() = nb::none(),
            "Pool rows [begin, end) of the batch, n of them. out: the features in order, each n * dim floats, or\n"
-           "n * max_length * dim for a sequence (left aligned, zeros after). linear_out [F, n]: first-order weights, pooled\n"
+           "n * max_length * dim for a sequence (left aligned, zeros after). linear_out [F, n]: first-order weights, "
+           "pooled\n"
            "alike (summed for a sequence); None leaves them out.")
       .def("backward", &backward, "ws"_a, "begin"_a, "end"_a, "grads"_a, "linear_grads"_a,
-           nb::sig("def backward(self, ws: WorkingSet, begin: int, end: int, grads: list[NDArray[numpy.float32] | None], "
-                   "linear_grads: list[NDArray[numpy.float32] | None]) -> None"),
+           nb::sig(
+               "def backward(self, ws: WorkingSet, begin: int, end: int, grads: list[NDArray[numpy.float32] | None], "
+               "linear_grads: list[NDArray[numpy.float32] | None]) -> None"),
            "Add the gradients of rows [begin, end) to those of their unique keys. grads[f] holds as many floats as\n"
-           "forward's part of feature f, linear_grads[f] one a row; None: the feature is not reached. linear_grads may be\n"
+           "forward's part of feature f, linear_grads[f] one a row; None: the feature is not reached. linear_grads may "
+           "be\n"
            "an empty list.")
       .def("gradients", &gradients, "ws"_a,
            nb::sig("def gradients(self, ws: WorkingSet) -> tuple[NDArray[numpy.float32], NDArray[numpy.float32], "
                    "NDArray[numpy.uint8]]"),
-           "Views: vectors [U, dim], first-order weights [U] (or [0]), and reached [U], whose bit 1 says that the vector\n"
+           "Views: vectors [U, dim], first-order weights [U] (or [0]), and reached [U], whose bit 1 says that the "
+           "vector\n"
            "was reached and bit 2 the weight. Gradients that were not reached are undefined.")
       .def(
           "grad_norm_squared",
@@ -198,22 +206,28 @@ void bind_training(nb::class_<RowGroup>& group) {
             return self.grad_norm_squared(ws.core);
           },
           "ws"_a, "Sum of the squares of all merged gradients, vectors and first-order weights, in double.")
-      .def("update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(), "linear_hyper"_a.noconvert() = nb::none(),
-           "Give every key that was reached its row, multiply its gradient by scale, and apply the optimizers. step counts\n"
-           "committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())]. Returns the number of rows added.\n"
-           "The working set must then be located again before further use. Raises RuntimeError if rows were added since it\n"
+      .def("update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
+           "linear_hyper"_a.noconvert() = nb::none(),
+           "Give every key that was reached its row, multiply its gradient by scale, and apply the optimizers. step "
+           "counts\n"
+           "committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())]. Returns the number of rows "
+           "added.\n"
+           "The working set must then be located again before further use. Raises RuntimeError if rows were added "
+           "since it\n"
            "was located.");
 }
 
 void bind_rows(nb::class_<RowGroup>& group) {
   group
-      .def("num_rows", &RowGroup::num_rows, "native_table"_a, "Rows of native table 2t (table t) or 2t + 1 (its missing value).")
+      .def("num_rows", &RowGroup::num_rows, "native_table"_a,
+           "Rows of native table 2t (table t) or 2t + 1 (its missing value).")
       .def("slot_end", &RowGroup::slot_end, "native_table"_a, "One above the last slot that holds a row.")
       .def("memory_bytes", &RowGroup::memory_bytes, "Bytes of all rows and their indexes.")
       .def("find", &find, "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
            nb::sig("def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> "
                    "NDArray[numpy.uint8]"),
-           "Copy the record of every key that has a row into records [n, record_floats]; returns uint8 [n], 1 where it has.")
+           "Copy the record of every key that has a row into records [n, record_floats]; returns uint8 [n], 1 where it "
+           "has.")
       .def(
           "initial_records",
           [](const RowGroup& self, std::size_t native_table, arrays::Vector<const std::uint64_t> keys,
@@ -226,7 +240,8 @@ void bind_rows(nb::class_<RowGroup>& group) {
       .def("export_rows", &export_rows, "native_table"_a, "start_slot"_a, "count"_a,
            nb::sig("def export_rows(self, native_table: int, start_slot: int, count: int) -> "
                    "tuple[NDArray[numpy.uint64], NDArray[numpy.float32]]"),
-           "Keys [m] and records [m, record_floats] of the slots from start_slot on, at most count, in slot order (the order\n"
+           "Keys [m] and records [m, record_floats] of the slots from start_slot on, at most count, in slot order (the "
+           "order\n"
            "in which rows were added). Take start_slot in steps of count up to slot_end().")
       .def(
           "import_rows",
@@ -246,17 +261,20 @@ void bind_rows(nb::class_<RowGroup>& group) {
 void bind_row_group(nb::module_& m) {
   bind_table_init(m);
   m.def(
-      "hyper_columns", [] { return std::vector<std::string>(std::begin(sfctr::kHyperColumns), std::end(sfctr::kHyperColumns)); },
+      "hyper_columns",
+      [] { return std::vector<std::string>(std::begin(sfctr::kHyperColumns), std::end(sfctr::kHyperColumns)); },
       "Names of the columns of update's hyper, in order. A column that a table's rule does not name is ignored.");
-  nb::class_<RowGroup> group(m, "RowGroup",
-                             "The rows of all tables of one group in memory: locate, forward, backward, update.\n\n"
-                             "A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's\n"
-                             "rule, state of the weight's rule. Several threads may read at once; update, import_rows and\n"
-                             "reserve wait for them.");
+  nb::class_<RowGroup> group(
+      m, "RowGroup",
+      "The rows of all tables of one group in memory: locate, forward, backward, update.\n\n"
+      "A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's\n"
+      "rule, state of the weight's rule. Several threads may read at once; update, import_rows and\n"
+      "reserve wait for them.");
   group
-      .def("__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
-           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
-           "dim 0; None for the weight where linear is False.")
+      .def(
+          "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
+          "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
+          "dim 0; None for the weight where linear is False.")
       .def_prop_ro(
           "record_floats", [](const RowGroup& self) { return self.layout().num_floats(); }, "Length of a record.")
       .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),

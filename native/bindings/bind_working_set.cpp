@@ -25,9 +25,11 @@ sfctr::Pooling pooling_named(const std::string& name) {
 }
 
 void init_feature_keys(PyFeatureKeys* self, int table, const std::string& pooling,
-                       arrays::Vector<const std::uint64_t> keys, std::optional<arrays::Vector<const std::int64_t>> offsets,
+                       arrays::Vector<const std::uint64_t> keys,
+                       std::optional<arrays::Vector<const std::int64_t>> offsets,
                        std::optional<arrays::Vector<const std::uint8_t>> nulls,
-                       std::optional<arrays::Vector<const float>> weights, std::size_t max_length, std::uint64_t buckets) {
+                       std::optional<arrays::Vector<const float>> weights, std::size_t max_length,
+                       std::uint64_t buckets) {
   const sfctr::FeatureKeys core{.table = table,
                                 .pooling = pooling_named(pooling),
                                 .keys = arrays::span(keys),
@@ -55,17 +57,20 @@ void bind_feature_keys(nb::module_& m) {
            "offsets"_a.noconvert() = nb::none(), "nulls"_a.noconvert() = nb::none(),
            "weights"_a.noconvert() = nb::none(), "max_length"_a = 0, "buckets"_a = 0,
            "table: number of the table in its group. pooling: 'one', 'sum', 'mean' or 'sequence'.\n"
-           "keys uint64 [N]; offsets int64 [B + 1] for all but 'one', where N = B; nulls uint8 [N] for 'one', 1 where the\n"
-           "value is missing; weights float32 [N] for 'sum' and 'mean'. max_length: vectors a row of a sequence becomes;\n"
+           "keys uint64 [N]; offsets int64 [B + 1] for all but 'one', where N = B; nulls uint8 [N] for 'one', 1 where "
+           "the\n"
+           "value is missing; weights float32 [N] for 'sum' and 'mean'. max_length: vectors a row of a sequence "
+           "becomes;\n"
            "no row may have more keys. buckets: above 0, keys are hashed into so many.\n"
            "The arrays are kept, not copied: nobody may change them while a working set uses them.");
 }
 
 void bind_working_set_class(nb::module_& m) {
-  nb::class_<PyWorkingSet>(m, "WorkingSet",
-                           "The unique keys of a batch for the tables of one group. One thread at a time may use it.\n\n"
-                           "Table t is native tables 2t (its keys) and 2t + 1 (the row of a missing value, key 0).\n"
-                           "Keys are numbered by native table, then by first appearance (feature, then position).")
+  nb::class_<PyWorkingSet>(
+      m, "WorkingSet",
+      "The unique keys of a batch for the tables of one group. One thread at a time may use it.\n\n"
+      "Table t is native tables 2t (its keys) and 2t + 1 (the row of a missing value, key 0).\n"
+      "Keys are numbered by native table, then by first appearance (feature, then position).")
       .def("__init__", &init_working_set, "num_tables"_a, "num_rows"_a, "features"_a,
            "Raises ValueError, naming the feature by its number, where shapes or options do not fit together.")
       .def_prop_ro(
@@ -90,7 +95,8 @@ void bind_working_set_class(nb::module_& m) {
           "virtual_ids",
           [](nb::handle_t<PyWorkingSet> self, std::size_t feature) {
             const sfctr::WorkingSet& ws = nb::cast<const PyWorkingSet&>(self).core;
-            if (feature >= ws.features().size()) throw std::out_of_range("there is no feature " + std::to_string(feature));
+            if (feature >= ws.features().size())
+              throw std::out_of_range("there is no feature " + std::to_string(feature));
             const auto ids = ws.virtual_ids(feature);
             return arrays::view(ids.data(), ids.size(), self);
           },

@@ -3,6 +3,8 @@
 
 NB_MODULE(_native, m) {
   m.doc() = "The native core: threads, hashing, working sets and rows. Every call releases the GIL.";
+  // A script that ends with an open store is no leak of ours; nanobind would print a page about it.
+  nanobind::set_leak_warnings(false);
   bind_hash(m);
   bind_threads(m);
   bind_working_set(m);

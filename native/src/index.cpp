@@ -9,7 +9,7 @@
 namespace sfctr {
 namespace {
 
-constexpr std::size_t kAhead = 16;  // look-ups whose cache lines are on their way
+constexpr std::size_t kAhead = 16;       // look-ups whose cache lines are on their way
 constexpr std::uint32_t kMostBits = 16;  // keeps the directory small even if hashes were chosen to collide
 constexpr std::uint16_t kStuck = std::numeric_limits<std::uint16_t>::max();
 

@@ -5,15 +5,16 @@
 #include "sfctr/philox.h"
 #include "sfctr/power.h"
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // vectors wider than the level's registers are passed between inlined functions only
+#pragma GCC diagnostic ignored \
+    "-Wpsabi"  // vectors wider than the level's registers are passed between inlined functions only
 
 namespace sfctr::SFCTR_LEVEL {
 namespace {
 #include "kernels_vector.inc.h"
 // (in this order)
+#include "kernels_init.inc.h"
 #include "kernels_pool.inc.h"
 #include "kernels_update.inc.h"
-#include "kernels_init.inc.h"
 }  // namespace
 
 const Kernels& table() {

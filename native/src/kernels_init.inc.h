@@ -1,6 +1,7 @@
-// First values of rows. Uniform: the upper 24 bits of a word, in float32. Normal: the inverse of the normal distribution
-// function at (word + 1/2) / 2^32, in double, by Wichura's algorithm AS 241 (PPND16, Applied Statistics 37, 1988), with a
-// logarithm of our own: single IEEE operations and square roots alone, so every machine agrees on every bit.
+// First values of rows. Uniform: the upper 24 bits of a word, in float32. Normal: the inverse of the normal
+// distribution function at (word + 1/2) / 2^32, in double, by Wichura's algorithm AS 241 (PPND16, Applied Statistics
+// 37, 1988), with a logarithm of our own: single IEEE operations and square roots alone, so every machine agrees on
+// every bit.
 
 template <int N>
 SFCTR_INLINE double polynomial(const double (&coefficients)[N], double x) {  // Horner, the highest power first
@@ -14,9 +15,9 @@ SFCTR_INLINE double normal_centre(double q) {
   constexpr double kOver[] = {2.5090809287301226727e+3, 3.3430575583588128105e+4, 6.7265770927008700853e+4,
                               4.5921953931549871457e+4, 1.3731693765509461125e+4, 1.9715909503065514427e+3,
                               1.3314166789178437745e+2, 3.3871328727963666080e+0};
-  constexpr double kUnder[] = {5.2264952788528545610e+3, 2.8729085735721942674e+4, 3.9307895800092710610e+4,
-                               2.1213794301586595867e+4, 5.3941960214247511077e+3, 6.8718700749205790830e+2,
-                               4.2313330701600911252e+1, 1.0};
+  constexpr double kUnder[] = {
+      5.2264952788528545610e+3, 2.8729085735721942674e+4, 3.9307895800092710610e+4, 2.1213794301586595867e+4,
+      5.3941960214247511077e+3, 6.8718700749205790830e+2, 4.2313330701600911252e+1, 1.0};
   const double r = 0.180625 - q * q;
   return q * polynomial(kOver, r) / polynomial(kUnder, r);
 }
@@ -44,17 +45,17 @@ SFCTR_INLINE double normal_tail(double q) {
   constexpr double kOver[] = {7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1,
                               1.27045825245236838258e+0, 3.64784832476320460504e+0, 5.76949722146069140550e+0,
                               4.63033784615654529590e+0, 1.42343711074968357734e+0};
-  constexpr double kUnder[] = {1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2,
-                               1.48103976427480074590e-1, 6.89767334985100004550e-1, 1.67638483018380384940e+0,
-                               2.05319162663775882187e+0, 1.0};
+  constexpr double kUnder[] = {
+      1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2, 1.48103976427480074590e-1,
+      6.89767334985100004550e-1, 1.67638483018380384940e+0, 2.05319162663775882187e+0, 1.0};
   const double p = q < 0 ? 0.5 + q : 0.5 - q;
   const double r = __builtin_sqrt(-logarithm(p)) - 1.6;
   const double z = polynomial(kOver, r) / polynomial(kUnder, r);
   return q < 0 ? -z : z;
 }
 
-constexpr int kCounters = 16;           // Philox counters at a time
-constexpr int kWords = 4 * kCounters;   // and the words they give
+constexpr int kCounters = 16;          // Philox counters at a time
+constexpr int kWords = 4 * kCounters;  // and the words they give
 
 // Most words fall in the centre: all are computed there, and the few others (15 %) once more, close together.
 void to_normal(const std::uint32_t* words, double mean, double std, float* out) {

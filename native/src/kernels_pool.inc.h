@@ -134,7 +134,8 @@ double sum_of_squares(const float* values, std::size_t dim) {
   double lanes[16] = {};
   std::size_t c = 0;
   for (; c + 16 <= dim; c += 16) {
-    for (std::size_t i = 0; i < 16; ++i) lanes[i] += static_cast<double>(values[c + i]) * static_cast<double>(values[c + i]);
+    for (std::size_t i = 0; i < 16; ++i)
+      lanes[i] += static_cast<double>(values[c + i]) * static_cast<double>(values[c + i]);
   }
   for (std::size_t i = 0; c + i < dim; ++i) {
     lanes[i] += static_cast<double>(values[c + i]) * static_cast<double>(values[c + i]);

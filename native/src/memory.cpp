@@ -27,7 +27,8 @@ constexpr std::size_t round_up(std::size_t n, std::size_t unit) { return (n + un
 std::size_t size_class(std::size_t num_bytes) { return round_up(num_bytes, std::bit_floor(num_bytes) / 4); }
 
 std::byte* map_pages(std::size_t num_bytes) {
-  void* const got = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const got =
+      mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got == MAP_FAILED) throw std::bad_alloc();
   return static_cast<std::byte*>(got);
 }

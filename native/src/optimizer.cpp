@@ -9,8 +9,8 @@
 namespace sfctr {
 namespace {
 
-constexpr std::string_view kNames[] = {"none",            "sgd",  "momentum", "adagrad",
-                                       "rowwise_adagrad", "adam", "adam_row", "ftrl"};
+constexpr std::string_view kNames[] = {"none", "sgd",      "momentum", "adagrad", "rowwise_adagrad",
+                                       "adam", "adam_row", "ftrl"};
 
 }  // namespace
 

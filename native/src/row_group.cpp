@@ -109,7 +109,8 @@ void RowGroup::initialize_rows(std::size_t native_table, std::span<const std::ui
   std::vector<float> tail(layout_.num_floats() - layout_.dim, 0.0f);  // weight and states
   float* const state = tail.data() + layout_.linear;
   if (has_accumulator(vector_rule_)) std::fill_n(state, layout_.vector_state, init.state0);
-  if (has_accumulator(linear_rule_)) std::fill_n(state + layout_.vector_state, layout_.linear_state, init.linear_state0);
+  if (has_accumulator(linear_rule_))
+    std::fill_n(state + layout_.vector_state, layout_.linear_state, init.linear_state0);
   kernels().initialize({.seed = native_table % 2 == 0 ? init.seed : init.null_seed,
                         .normal = init.normal,
                         .a = init.a,

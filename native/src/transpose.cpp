@@ -72,7 +72,8 @@ void sort_table(const Part& part, std::size_t table, std::span<const std::size_t
   std::uint32_t* const ends = part.out.ends.data();
   std::fill(ends + first, ends + last, 0);
   for (std::size_t f : features) {
-    const auto ids = part.ws.virtual_ids(f).subspan(part.ws.features()[f].first_position(part.begin), part.num_positions(f));
+    const auto ids =
+        part.ws.virtual_ids(f).subspan(part.ws.features()[f].first_position(part.begin), part.num_positions(f));
     for (const std::int32_t id : ids) ++ends[id];
   }
   for (std::size_t u = first; u < last; ++u) {

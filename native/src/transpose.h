@@ -1,5 +1,5 @@
-// The positions of a batch sorted by the key they hold: for each key, where its gradient contributions lie, in the order
-// feature, row, position. A stable counting sort, one task a table.
+// The positions of a batch sorted by the key they hold: for each key, where its gradient contributions lie, in the
+// order feature, row, position. A stable counting sort, one task a table.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ struct HotKey {
 // Key u owns contributions [first(u), ends[u]). `vectors` and `linear` say which of the two were asked for; where a
 // feature lacks one that was asked for, it takes no part at all, so ask for them apart if they differ.
 struct Transpose {
-  Buffer<std::uint32_t> ends;    // [U]
-  Buffer<const float*> rows;     // of vectors
-  Buffer<Scale> scales;          // of vectors; empty if no feature scales
-  Buffer<float> linear;          // contributions to first-order weights, scaled already
-  std::vector<bool> scaled;      // table -> whether its scales count
-  std::vector<HotKey> hot;       // keys with more than kMergeChunk contributions, rising
+  Buffer<std::uint32_t> ends;  // [U]
+  Buffer<const float*> rows;   // of vectors
+  Buffer<Scale> scales;        // of vectors; empty if no feature scales
+  Buffer<float> linear;        // contributions to first-order weights, scaled already
+  std::vector<bool> scaled;    // table -> whether its scales count
+  std::vector<HotKey> hot;     // keys with more than kMergeChunk contributions, rising
 
   std::size_t first(std::size_t u) const { return u == 0 ? 0 : ends[u - 1]; }
 };

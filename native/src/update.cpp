@@ -11,7 +11,8 @@
 namespace sfctr {
 namespace {
 
-constexpr std::size_t kKeys = 512;  // of a task; their records stay in a core's cache from the vector's pass to the weight's
+constexpr std::size_t kKeys =
+    512;  // of a task; their records stay in a core's cache from the vector's pass to the weight's
 
 }  // namespace
 

@@ -25,8 +25,10 @@ void check_lengths(std::size_t f, const FeatureKeys& feature, std::size_t num_ro
     refuse(f, "weights has " + std::to_string(feature.weights.size()) + " entries and the feature" + counted);
   }
   if (feature.pooling == Pooling::kOne) {
-    if (!feature.offsets.empty() || !feature.weights.empty()) refuse(f, "pooling 'one' takes no offsets and no weights");
-    if (num_keys != num_rows) refuse(f, "pooling 'one' needs a key a row, and" + counted + " for " + std::to_string(num_rows) + " rows");
+    if (!feature.offsets.empty() || !feature.weights.empty())
+      refuse(f, "pooling 'one' takes no offsets and no weights");
+    if (num_keys != num_rows)
+      refuse(f, "pooling 'one' needs a key a row, and" + counted + " for " + std::to_string(num_rows) + " rows");
     return;
   }
   if (!feature.nulls.empty()) refuse(f, "nulls belong to pooling 'one'");

@@ -4,24 +4,24 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define CHECK(condition)                                                                  \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
       std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                       \
-    }                                                                                     \
+      std::exit(1);                                                                      \
+    }                                                                                    \
   } while (false)
 
-#define CHECK_THROWS(type, expression)                                                                \
-  do {                                                                                                \
-    bool thrown = false;                                                                              \
-    try {                                                                                             \
-      static_cast<void>(expression);                                                                  \
-    } catch (const type&) {                                                                           \
-      thrown = true;                                                                                  \
-    }                                                                                                 \
-    if (!thrown) {                                                                                    \
-      std::fprintf(stderr, "%s:%d: %s did not throw %s\n", __FILE__, __LINE__, #expression, #type);   \
-      std::exit(1);                                                                                   \
-    }                                                                                                 \
+#define CHECK_THROWS(type, expression)                                                              \
+  do {                                                                                              \
+    bool thrown = false;                                                                            \
+    try {                                                                                           \
+      static_cast<void>(expression);                                                                \
+    } catch (const type&) {                                                                         \
+      thrown = true;                                                                                \
+    }                                                                                               \
+    if (!thrown) {                                                                                  \
+      std::fprintf(stderr, "%s:%d: %s did not throw %s\n", __FILE__, __LINE__, #expression, #type); \
+      std::exit(1);                                                                                 \
+    }                                                                                               \
   } while (false)

@@ -70,8 +70,17 @@ std::vector<float> run(std::size_t dim, Rule rule) {
   const sfctr::TableInit normal{.seed = 1, .null_seed = 2, .normal = true, .a = 0, .b = 0.1};
   const sfctr::TableInit uniform{.seed = 3, .null_seed = 4, .normal = false, .a = -1, .b = 1};
   RowGroup group(dim, dim == 0 ? Rule::kNone : rule, rule, true, {normal, uniform});
-  Hyper hyper{.lr = 0.05, .eps = 1e-6, .weight_decay = 0.01, .momentum = 0.9, .nesterov = 1, .beta1 = 0.9,
-              .beta2 = 0.99, .decoupled = 0, .l1 = 0.01, .l2 = 0.1, .beta = 1};
+  Hyper hyper{.lr = 0.05,
+              .eps = 1e-6,
+              .weight_decay = 0.01,
+              .momentum = 0.9,
+              .nesterov = 1,
+              .beta1 = 0.9,
+              .beta2 = 0.99,
+              .decoupled = 0,
+              .l1 = 0.01,
+              .l2 = 0.1,
+              .beta = 1};
   const std::vector<Hyper> lines(2, hyper);
   std::vector<float> all;
   for (std::uint64_t step = 1; step <= 3; ++step) {

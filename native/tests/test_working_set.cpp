@@ -77,8 +77,14 @@ void unique_keys_are_those_of_a_map(std::size_t num_rows, std::uint64_t num_valu
 
 void a_feature_that_does_not_fit_is_refused() {
   const std::vector<std::uint64_t> keys(4);
-  const FeatureKeys one{
-      .table = 0, .pooling = Pooling::kOne, .keys = keys, .offsets = {}, .nulls = {}, .weights = {}, .max_length = 0, .buckets = 0};
+  const FeatureKeys one{.table = 0,
+                        .pooling = Pooling::kOne,
+                        .keys = keys,
+                        .offsets = {},
+                        .nulls = {},
+                        .weights = {},
+                        .max_length = 0,
+                        .buckets = 0};
   CHECK(WorkingSet(1, 4, {one}).num_unique() == 1);
   CHECK_THROWS(std::invalid_argument, WorkingSet(1, 5, {one}));
   CHECK_THROWS(std::invalid_argument, WorkingSet(0, 4, {one}));

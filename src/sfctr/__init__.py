@@ -24,7 +24,8 @@ if _typing.TYPE_CHECKING:
     from .data import open_source
     from .lookahead import Lookahead, ReadView
     from .store import Store
-    from .train import Run, fit
+    from .train.fit import fit
+    from .train.run import Run
 
 __version__ = "0.1.0"
 

@@ -91,10 +91,11 @@ def cross_keys(keys: Sequence[Annotated[NDArray[numpy.uint64], dict(shape=(None,
     Key of each row's combination of keys; nulls[part] (None: none) marks missing parts with 1.
     """
 
-def gather_rows(sources: Sequence[Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None], pieces: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(order='C', device='cpu')]) -> None:
-    """
-    out[i] = sources[pieces[i]][rows[i]]; a source that is None gives zeros.
-    """
+def pack_records(columns: Sequence[Annotated[NDArray, dict(order='C', device='cpu', writable=False)]], offsets: Sequence[int], records: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """Row i of every column into records[i], each at its offset."""
+
+def gather_records(pieces: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]], which: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Sequence[int], columns: Sequence[Annotated[NDArray, dict(order='C', device='cpu')]]) -> None:
+    """Row i of every column from record rows[i] of pieces[which[i]]."""
 
 def gather_offsets(offsets: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], pieces: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], out_offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Offsets of the picked ragged rows."""

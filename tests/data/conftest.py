@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import logging
 import os
 
@@ -90,7 +91,7 @@ def lists_of():
         found = batch.keys[feature]
         assert found.nulls is None
         bounds = found.offsets.tolist()
-        return [getattr(found, part)[a:b].tolist() for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [getattr(found, part)[a:b].tolist() for a, b in itertools.pairwise(bounds)]
 
     return lists
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import xxhash
 
@@ -48,6 +49,8 @@ TYPED = [
     (pa.array([b"a", b""]), [h("a"), None], "string"),
     (pa.array(["a", "b", None, "a", ""]).dictionary_encode(), [h("a"), h("b"), None, h("a"), None], "string"),
     (pa.array([7, None, 7]).dictionary_encode(), [7, None, 7], "int64"),
+    (pc.run_end_encode(pa.array([7, 7, None])), [7, 7, None], "int64"),
+    (pc.run_end_encode(pa.array(["a", "a"])), [h("a"), h("a")], "string"),
     (pa.nulls(2), [None, None], "string"),
 ]
 
@@ -255,7 +258,10 @@ def test_a_fixed_value_of_another_type_is_refused(read):
 def test_kept_columns_agree_between_texts_and_integers(read, text_file):
     keys = [7, 2**64 - 1, int(KEEP_NULL), h("x")]
     texts = ["7", "18446744073709551615", None, "x"]
-    assert read(pa.table({"a": texts}), Dense("z", column="z", serve_as=0.0), serving=True, keep=("a",)).keep["a"].tolist() == keys
+    assert (
+        read(pa.table({"a": texts}), Dense("z", column="z", serve_as=0.0), serving=True, keep=("a",)).keep["a"].tolist()
+        == keys
+    )
     path = text_file([["a", "b"], *[[t, "-"] for t in texts]])
     assert read(path, Categorical("b"), keep=("a",)).keep["a"].tolist() == keys
     big = pa.table({"a": pa.array([7, 2**64 - 1, None], pa.uint64()), "b": ["-"] * 3})
@@ -263,7 +269,9 @@ def test_kept_columns_agree_between_texts_and_integers(read, text_file):
 
 
 def test_the_strings_behind_keys_are_kept_when_asked_for(parquet, text_file):
-    schema = Schema(label="none", features=[Categorical("a", keep_strings=True), Bag("b", keep_strings=True, separator="|")])
+    schema = Schema(
+        label="none", features=[Categorical("a", keep_strings=True), Bag("b", keep_strings=True, separator="|")]
+    )
     for data in (
         text_file([["a", "b"], ["x", "p|q"], [None, None], ["é", "x"]]),
         pa.table({"a": ["x", None, "é"], "b": ["p|q", None, "x"]}),

@@ -86,7 +86,11 @@ REFUSED = [
     (pa.array(["1", "1e999"]), X, "row 2, column 'x': inf is not finite"),
     (pa.array([1, 5e300]), X, "row 2, column 'x': 5e\\+300 does not fit a 32-bit float"),
     (pa.array([1, -2]), Dense("x", transform="log1p", negatives="refuse"), "row 2, column 'x': -2.0 is negative"),
-    (pa.array([0], pa.timestamp("s")), X, "column 'x': holds timestamp.* values, and a number was needed; use a TimePart"),
+    (
+        pa.array([0], pa.timestamp("s")),
+        X,
+        "column 'x': holds timestamp.* values, and a number was needed; use a TimePart",
+    ),
     (pa.array([[1], [1, 2]]), Dense("x", size=2), "row 1, column 'x': holds 1 numbers, and the feature's size is 2"),
     (pa.array([[1, 2], [3, np.inf]]), Dense("x", size=2), "row 2, column 'x': inf is not finite"),
     (pa.array([[1, 2]]), X, "row 1, column 'x': holds 2 numbers, and the feature's size is 1"),
@@ -159,3 +163,14 @@ def test_a_constant_column_becomes_zero_and_an_empty_one_stays_missing():
 def test_scoring_needs_the_mean_of_the_training_run(read):
     with pytest.raises(SchemaError, match="feature 'x' is standardised and its mean and std are not known"):
         read(pa.table({"x": [1.0]}), Dense("x", standardize=True))
+
+
+def test_what_a_buffer_holds_under_a_null_does_not_matter(read):
+    """Arrow leaves the value under a null open; here it is one that would be refused."""
+    for values in (np.array([-5.0, np.inf, 2.0]), np.array([-5, -6, 2])):
+        validity = pa.py_buffer(bytes([0b100]))
+        kind = pa.from_numpy_dtype(values.dtype)
+        array = pa.Array.from_buffers(kind, 3, [validity, pa.py_buffer(values.tobytes())])
+        found = read(pa.table({"x": array}), Dense("x", transform="log1p", negatives="refuse", clip=(1, 9))).dense["x"]
+        assert found[:, 0].tolist() == f32(0, 0, math.log(3))
+        assert found[:, 1].tolist() == [1, 1, 0]

@@ -61,10 +61,10 @@ def test_fsspec_urls_globs_and_directories_are_read(folder):
         assert ids("memory://box/*.p*") == [1, 3]
         assert ids("memory://box") == [1, 2, 3]
         assert ids([f"file://{folder}/1.parquet", "memory://box/3.pq"]) == [1, 3]
-        with pytest.raises(DataError, match="no file matches 'memory://box/9.csv'"):
+        with pytest.raises(DataError, match=r"no file matches 'memory://box/9.csv'"):
             ids("memory://box/9.csv")
         memory.pipe("/box/cut.parquet", (folder / "1.parquet").read_bytes()[:-20])
-        with pytest.raises(DataError, match="memory://.*/cut.parquet: no whole Parquet file"):
+        with pytest.raises(DataError, match=r"memory://.*/cut.parquet: no whole Parquet file"):
             ids("memory://box/cut.parquet")
     finally:
         memory.rm("/box", recursive=True)
@@ -78,10 +78,10 @@ def test_the_order_of_positions_runs_over_all_files(folder):
 def test_missing_paths_are_refused_with_the_nearest_name(folder):
     with pytest.raises(DataError, match=r"there is no file '.*/2.cvs' \(did you mean '2.csv'\?\); check the path"):
         ids(f"{folder}/2.cvs")
-    with pytest.raises(DataError, match="no file matches '.*xyz.*'; check the path; quote a glob"):
+    with pytest.raises(DataError, match=r"no file matches '.*xyz.*'; check the path; quote a glob"):
         ids(f"{folder}/*.xyz")
     (folder / "empty").mkdir()
-    with pytest.raises(DataError, match="no file matches '.*empty'"):
+    with pytest.raises(DataError, match=r"no file matches '.*empty'"):
         ids(f"{folder}/empty")
     with pytest.raises(DataError, match="no files are given"):
         ids([])
@@ -91,7 +91,9 @@ def test_missing_paths_are_refused_with_the_nearest_name(folder):
 
 def test_a_file_of_unknown_format_is_refused(folder, text_file):
     path = text_file("a,b\n5,\n", "rows.dat")
-    with pytest.raises(ConfigError, match=r"the format of '.*rows.dat' does not follow from its name \(.*\); set data.format"):
+    with pytest.raises(
+        ConfigError, match=r"the format of '.*rows.dat' does not follow from its name \(.*\); set data.format"
+    ):
         ids(path)
     assert ids(path, options=Data(format="csv")) == [5]
 
@@ -101,7 +103,9 @@ def test_a_file_without_permission_is_refused(folder, monkeypatch):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(pa, "OSFile", refuse)
-    with pytest.raises(DataError, match="1.parquet: the file cannot be opened: Permission denied; check its permissions"):
+    with pytest.raises(
+        DataError, match=r"1.parquet: the file cannot be opened: Permission denied; check its permissions"
+    ):
         ids(f"{folder}/1.parquet")
 
 
@@ -119,7 +123,7 @@ def test_a_damaged_page_is_refused_when_it_is_read(tmp_path, parquet):
     content = bytearray(Path(path).read_bytes())
     content[200_000:200_100] = bytes(100)
     (tmp_path / "bad.parquet").write_bytes(content)
-    with pytest.raises(DataError, match="bad.parquet: no whole Parquet file"):
+    with pytest.raises(DataError, match=r"bad.parquet: no whole Parquet file"):
         ids(f"{tmp_path}/bad.parquet")
 
 
@@ -145,7 +149,7 @@ def test_a_later_file_of_another_type_is_refused_by_its_name(parquet, tmp_path):
     parquet({"a": pa.array([2], pa.int64())}, "2.parquet")
     assert ids(str(tmp_path)) == [1, 2]
     parquet({"a": ["3"]}, "3.parquet")
-    with pytest.raises(DataError, match="3.parquet, column 'a': holds strings, and int64 keys were needed"):
+    with pytest.raises(DataError, match=r"3.parquet, column 'a': holds strings, and int64 keys were needed"):
         ids(str(tmp_path))
 
 
@@ -164,7 +168,9 @@ def test_columns_that_no_schema_names_are_ignored_with_one_line(parquet, notices
         with open_source(path, Schema(label="label", features=[A])) as source:
             list(source)
     assert notices() == [f"{path}: columns that the schema does not name are ignored: x, y"]
-    with open_source(parquet({"a": [1], "label": [0]}, "2.parquet"), Schema(label="label", features=[A]), labels="none"):
+    with open_source(
+        parquet({"a": [1], "label": [0]}, "2.parquet"), Schema(label="label", features=[A]), labels="none"
+    ):
         pass
     assert len(notices()) == 1
 

@@ -91,7 +91,9 @@ def test_every_input_gives_the_batches_of_the_arrow_table(make):
 @pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
 def test_every_input_can_be_read_again(make, shuffle):
     with open_source(make(), SCHEMA, batch_size=2, shuffle=shuffle) as source:
-        assert [[b.rows.tolist() for b in source.batches(0)] for _ in range(2)] == [[b.rows.tolist() for b in source]] * 2
+        assert [[b.rows.tolist() for b in source.batches(0)] for _ in range(2)] == [
+            [b.rows.tolist() for b in source]
+        ] * 2
 
 
 def test_a_frame_is_not_changed():
@@ -102,7 +104,9 @@ def test_a_frame_is_not_changed():
 
 
 def test_pandas_categories_strings_and_column_numbers_are_read(read, keys_of):
-    frame = pd.DataFrame({"c": pd.Categorical(["x", None, "x"]), "s": pd.array(["x", None, "y"], dtype="string"), 7: [1, 2, 3]})
+    frame = pd.DataFrame(
+        {"c": pd.Categorical(["x", None, "x"]), "s": pd.array(["x", None, "y"], dtype="string"), 7: [1, 2, 3]}
+    )
     found = read(frame, Categorical("c"), Categorical("s"), Categorical("7"))
     assert keys_of(found, "c") == [keys_of(found, "s")[0], None, keys_of(found, "s")[0]]
     assert keys_of(found, "7") == [1, 2, 3]
@@ -138,7 +142,10 @@ def test_arrays_of_integers_beyond_int64_are_read_from_dicts(read, keys_of, list
 BAD = [
     ([{"a": 1}, {"a": "x"}], "rows, row 2, column 'a': x \\(str\\) does not go with the values before it"),
     ([{"a": True}, {"a": None}, {"a": 5}], "rows, row 3, column 'a': 5 \\(int\\) does not go with"),
-    ([{"a": -1}, {"a": 2**63}], "rows, row 2, column 'a': 9223372036854775808 \\(int\\) does not go with .*int64 nor uint64"),
+    (
+        [{"a": -1}, {"a": 2**63}],
+        "rows, row 2, column 'a': 9223372036854775808 \\(int\\) does not go with .*int64 nor uint64",
+    ),
     ([{"a": 1}, {"a": [1]}], "rows, row 2, column 'a': "),
     ([{"a": 1}, 5], "rows, row 2: is a int, and a dict was needed"),
     (pd.DataFrame({"a": [1, "x"]}, dtype=object), "pandas DataFrame, row 2, column 'a': x \\(str\\) does not go"),
@@ -160,7 +167,9 @@ def test_a_bad_value_far_into_a_generator_is_named_by_its_row(read):
 
 def test_what_is_no_data_is_refused(read):
     for data in (5, {"a": [1]}, pl.LazyFrame({"a": [1]}), None):
-        with pytest.raises(ConfigError, match=f"data is a {type(data).__name__}; give paths, a pandas or polars DataFrame"):
+        with pytest.raises(
+            ConfigError, match=f"data is a {type(data).__name__}; give paths, a pandas or polars DataFrame"
+        ):
             read(data, Categorical("a"))
 
 

@@ -43,7 +43,11 @@ def test_a_null_list_over_values_in_its_buffer_is_empty(read, lists_of):
 def test_lists_of_fixed_size_and_of_strings_become_bags(read, lists_of):
     fixed = pa.array([[1, 2], None, [3, None]], pa.list_(pa.int64(), 2))
     assert lists_of(read(pa.table({"b": fixed}), B), "b") == [[1, 2], [], [3]]
-    for kind in (pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.dictionary(pa.int8(), pa.string()))):
+    for kind in (
+        pa.list_(pa.string()),
+        pa.large_list(pa.large_string()),
+        pa.list_(pa.dictionary(pa.int8(), pa.string())),
+    ):
         texts = pa.array([["x", "", None, "NA"], []], kind)
         assert lists_of(read(pa.table({"b": texts}), B), "b") == [[h("x"), h("NA")], []]
 
@@ -104,7 +108,11 @@ def test_sequences_that_share_positions_drop_nulls_together(read, lists_of):
 
 
 REFUSED = [
-    ({"b": [[1, 2], [3]], "w": [[1.0, 2.0], []]}, [Bag("b", weights="w")], "row 2, column 'w': has 0 items and 'b' has 1"),
+    (
+        {"b": [[1, 2], [3]], "w": [[1.0, 2.0], []]},
+        [Bag("b", weights="w")],
+        "row 2, column 'w': has 0 items and 'b' has 1",
+    ),
     ({"b": [[1]], "w": [[None]]}, [Bag("b", weights="w")], "row 1, column 'w': a weight is missing"),
     ({"b": [[1], [2]], "w": [[1.0], [np.inf]]}, [Bag("b", weights="w")], "row 2, column 'w': weight inf is not finite"),
     (

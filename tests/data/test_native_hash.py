@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -172,7 +173,9 @@ def test_records_packed_and_gathered_are_the_picked_rows(seed, size):
     outs = [np.zeros((200, *c.shape[1:]), c.dtype) for c in columns]
     _native.gather_records([records, records[::-1].copy()], which, rows, offsets, outs)
     for column, out in zip(columns, outs, strict=True):
-        assert (out == np.where((which == 0).reshape(-1, *[1] * (column.ndim - 1)), column[rows], column[::-1][rows])).all()
+        assert (
+            out == np.where((which == 0).reshape(-1, *[1] * (column.ndim - 1)), column[rows], column[::-1][rows])
+        ).all()
 
 
 def test_a_pick_outside_of_its_piece_is_refused():
@@ -193,4 +196,4 @@ def test_gathered_lists_are_the_picked_rows(lists, data):
     _native.gather_offsets([offsets], which, where, bounds)
     out = np.zeros(bounds[-1], np.uint64)
     _native.gather_items([items], [offsets], which, where, bounds, out)
-    assert [out[a:b].tolist() for a, b in zip(bounds, bounds[1:], strict=False)] == [lists[r] for r in rows]
+    assert [out[a:b].tolist() for a, b in itertools.pairwise(bounds)] == [lists[r] for r in rows]

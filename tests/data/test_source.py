@@ -93,7 +93,10 @@ def test_shuffled_rows_follow_the_epochs_order(twins):
     path = twins(2000)[0]
     for seed, epoch in ((0, 0), (0, 1), (5, 1)):
         with opened(path, shuffle=True, seed=seed) as source:
-            assert np.concatenate([b.rows for b in source.batches(epoch)]).tolist() == epoch_order(seed, epoch, 2000).tolist()
+            assert (
+                np.concatenate([b.rows for b in source.batches(epoch)]).tolist()
+                == epoch_order(seed, epoch, 2000).tolist()
+            )
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -172,7 +175,9 @@ def test_a_full_disk_is_said(twins, monkeypatch):
     monkeypatch.setattr(spool_module.os, "pwrite", full)
     with (
         opened(twins(500)[0], shuffle=True, options=Data(memory=1)) as source,
-        pytest.raises(CapacityError, match="could not grow: No space left on device; free disk space, or raise data.memory"),
+        pytest.raises(
+            CapacityError, match=r"could not grow: No space left on device; free disk space, or raise data.memory"
+        ),
     ):
         list(source)
 
@@ -183,9 +188,13 @@ def test_rows_out_of_time_order_are_said_once_where_they_begin(text_file, notice
     for _ in range(2):
         with open_source(path, schema) as source:
             list(source), list(source)
-    assert notices() == [f"rows are not in order of the time column 't', first at {path}, row 3; they are read in file order"]
+    assert notices() == [
+        f"rows are not in order of the time column 't', first at {path}, row 3; they are read in file order"
+    ]
     for more in ({"shuffle": True}, {"labels": "none"}):
-        with open_source(parquet({"a": [1, 2], "y": [0, 0], "t": ["2014-01-02", "2014-01-01"]}), schema, **more) as source:
+        with open_source(
+            parquet({"a": [1, 2], "y": [0, 0], "t": ["2014-01-02", "2014-01-01"]}), schema, **more
+        ) as source:
             list(source)
     assert len(notices()) == 1
 
@@ -286,3 +295,17 @@ def test_options_that_cannot_be_are_refused(twins):
         opened(path, batch_size=0)
     with opened(path) as source, pytest.raises(ConfigError, match="no feature keeps the strings of 'a'"):
         source.strings("a")
+
+
+def test_closing_a_source_ends_the_iterators_under_way(twins, open_handles):
+    path = twins(20_000)[1]
+    list(opened(path))
+    before = open_handles()
+    for shuffle in (False, True):
+        with opened(path, shuffle=shuffle, options=Data(memory=1)) as source:
+            batches = [source.batches(epoch) for epoch in range(3)]
+            for iterator in batches[:2]:
+                next(iterator)
+            assert threads() != []
+        assert threads() == [] and open_handles() == before
+        assert [list(iterator) for iterator in batches] == [[], [], []]

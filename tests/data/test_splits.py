@@ -55,15 +55,15 @@ def test_valid_from_cuts_by_time_strictly(parquet):
 
 def test_a_missing_time_is_refused_where_time_splits(parquet):
     path = parquet({"a": [1, 2], "y": [0, 1], "t": ["2014-10-28", None]})
-    with pytest.raises(DataError, match="row 2: the time is missing, and data.valid_from splits by it"):
+    with pytest.raises(DataError, match=r"row 2: the time is missing, and data.valid_from splits by it"):
         split(Data(train=(path,), valid_from="2014-10-29"), schema(time="t"))
 
 
 def test_a_split_by_time_needs_a_time_column_and_a_time(parquet):
     path = parquet({"a": [1], "y": [0], "t": ["2014-10-28"]})
-    with pytest.raises(ConfigError, match="data.valid_from needs schema.time"):
+    with pytest.raises(ConfigError, match=r"data.valid_from needs schema.time"):
         split(Data(train=(path,), valid_from="2014-10-29"), schema())
-    with pytest.raises(ConfigError, match="data.valid_from is 'soon', which is no time"):
+    with pytest.raises(ConfigError, match=r"data.valid_from is 'soon', which is no time"):
         split(Data(train=(path,), valid_from="soon"), schema(time="t"))
 
 
@@ -101,7 +101,7 @@ def test_separate_validation_files_are_read_under_the_training_schema(text_file,
         assert one.schema == other.schema
         assert other.schema["a"].dtype == "string" and other.schema["x"].mean == 2.0
         assert next(other.batches()).dense["x"][0, 0] == -1.0
-    with pytest.raises(DataError, match="valid.parquet, column 'a': holds int64 values, and strings were needed"):
+    with pytest.raises(DataError, match=r"valid.parquet, column 'a': holds int64 values, and strings were needed"):
         list(
             open_training(
                 Data(train=(train,), valid=(parquet({"a": [7], "y": [0], "x": [1]}, "valid.parquet"),)),
@@ -117,7 +117,7 @@ def test_frames_stand_for_files():
     train, valid = split(Data(), schema(), data=table.slice(0, 60).to_pandas(), valid=table.slice(60))
     assert len(train) == 60 and len(valid) == 40
     assert split(Data(), schema(), data=table) == (set(range(100)), None)
-    with pytest.raises(ConfigError, match="validation rows are given, and data.valid_from or data.valid_fraction"):
+    with pytest.raises(ConfigError, match=r"validation rows are given, and data.valid_from or data.valid_fraction"):
         split(Data(valid_fraction=0.5), schema(), data=table, valid=table)
 
 
@@ -144,12 +144,12 @@ def test_a_part_without_rows_is_refused_before_training(options, words):
 
 def test_files_without_rows_are_refused(text_file, parquet):
     empty, full = text_file("a,y\n", "empty.csv"), parquet({"a": [1], "y": [0]})
-    with pytest.raises(DataError, match="empty.csv: the training part has no rows; name files that have rows"):
+    with pytest.raises(DataError, match=r"empty.csv: the training part has no rows; name files that have rows"):
         split(Data(train=(empty,)), schema())
-    with pytest.raises(DataError, match="empty.csv: the validation part has no rows"):
+    with pytest.raises(DataError, match=r"empty.csv: the validation part has no rows"):
         split(Data(train=(full,), valid=(empty,)), schema())
     nothing = parquet({"a": pa.array([], pa.int64()), "y": pa.array([], pa.int8())}, "nothing.parquet")
-    with pytest.raises(DataError, match="nothing.parquet: the validation part has no rows"):
+    with pytest.raises(DataError, match=r"nothing.parquet: the validation part has no rows"):
         split(Data(train=(full,), valid=(nothing,)), schema())
 
 
@@ -178,7 +178,9 @@ def test_only_rows_whose_known_labels_are_all_zero_are_negatives():
 
 def test_the_shift_corrects_the_log_odds_of_thinned_rows():
     table = frame(40_000)
-    train, valid = open_training(Data(negatives_keep=0.1, valid_fraction=0.2), schema(), batch_size=4096, seed=0, data=table)
+    train, valid = open_training(
+        Data(negatives_keep=0.1, valid_fraction=0.2), schema(), batch_size=4096, seed=0, data=table
+    )
     with train, valid:
         labels = np.concatenate([b.labels[:, 0] for b in train])
         rate = labels.mean()
@@ -188,7 +190,9 @@ def test_the_shift_corrects_the_log_odds_of_thinned_rows():
 
 
 def test_moments_are_those_of_the_rows_that_train():
-    table = pa.table({"a": [1, 2, 3], "y": [0, 1, 1], "x": [1.0, 3.0, 100.0], "t": ["2014-01-01", "2014-01-02", "2014-01-03"]})
+    table = pa.table(
+        {"a": [1, 2, 3], "y": [0, 1, 1], "x": [1.0, 3.0, 100.0], "t": ["2014-01-01", "2014-01-02", "2014-01-03"]}
+    )
     both = Schema(label="y", time="t", features=[A, Dense("x", standardize=True)])
     train, valid = open_training(Data(valid_from="2014-01-03"), both, batch_size=2, seed=0, data=table)
     with train, valid:

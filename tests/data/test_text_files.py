@@ -116,7 +116,7 @@ def test_a_row_longer_than_a_block_is_read_in_larger_blocks(text_file, monkeypat
     texts = [["x" * size, "y"] for size in (3, 10, 300, 2, 5000, 1)] * 3
     assert strings(text_file([["a", "b"], *texts])) == [list(column) for column in zip(*texts, strict=True)]
     monkeypatch.setattr(text_module, "_LARGEST_BLOCK_BYTES", 2048)
-    with pytest.raises(DataError, match="rows.csv, row .*: a value or a row is longer than .*look for a quote"):
+    with pytest.raises(DataError, match=r"rows.csv, row .*: a value or a row is longer than .*look for a quote"):
         strings(text_file([["a", "b"], *texts]))
 
 
@@ -151,7 +151,7 @@ def test_a_truncated_or_damaged_gzip_is_refused(text_file):
         "no gzip": b"a,b\n1,2\n",
     }.items():
         path = text_file(content, f"{name}.csv.gz")
-        with pytest.raises(DataError, match="the file cannot be read to its end: .*truncated"):
+        with pytest.raises(DataError, match=r"the file cannot be read to its end: .*truncated"):
             strings(path)
 
 
@@ -167,5 +167,5 @@ def test_files_may_order_their_columns_as_they_like(text_file, tmp_path):
     text_file("a,b\n", "3.csv")
     assert strings(str(tmp_path)) == [["1", "3"], ["2", "4"]]
     text_file("a,c\n5,6\n", "4.csv")
-    with pytest.raises(DataError, match="4.csv, column 'b': there is no such column"):
+    with pytest.raises(DataError, match=r"4.csv, column 'b': there is no such column"):
         strings(str(tmp_path))

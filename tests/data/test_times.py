@@ -62,7 +62,11 @@ def test_times_of_every_form_are_nanoseconds_of_utc(array, format, expected):
 @pytest.mark.parametrize(
     ("array", "format", "words"),
     [
-        (["2014-10-21", "yesterday"], None, "here, row 2, column 't': time 'yesterday' does not follow ISO 8601; write"),
+        (
+            ["2014-10-21", "yesterday"],
+            None,
+            "here, row 2, column 't': time 'yesterday' does not follow ISO 8601; write",
+        ),
         (["20141021"], None, "time '20141021' does not follow ISO 8601"),
         (["2014-02-30"], None, "time '2014-02-30' does not follow ISO 8601"),
         (["2014-01-02", "2014-02-31"], "%Y-%m-%d", "row 2, column 't': time '2014-02-31' does not follow the format"),
@@ -93,7 +97,7 @@ def test_a_printed_time_is_read_back(when):
 def test_an_option_may_follow_the_columns_format_or_iso():
     assert time_of("14102113", "%y%m%d%H", "o") == time_of("2014-10-21T13:00:00", "%y%m%d%H", "o") == T - 306 * SECOND
     assert time_of("2014-10-21T13:05:06Z", None, "o") == time_of(str(T // SECOND), "s", "o") == T
-    with pytest.raises(ConfigError, match="data.valid_from is 'soon', which is no time; write"):
+    with pytest.raises(ConfigError, match=r"data.valid_from is 'soon', which is no time; write"):
         time_of("soon", None, "data.valid_from")
 
 

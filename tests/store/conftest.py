@@ -1,4 +1,4 @@
-"""The NumPy twin, for every test that compares with it, and a fixed number of threads and SIMD level before each test."""
+"""The NumPy twin, for every test that compares with it; threads and SIMD level are set back before each test."""
 
 from __future__ import annotations
 

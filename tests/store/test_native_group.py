@@ -1,4 +1,4 @@
-"""What a group of rows promises around the arithmetic: who gets a row and when, reading, files' way in and out, errors."""
+"""What a group of rows promises around the arithmetic: who gets a row and when, reading, the way in and out, errors."""
 
 from __future__ import annotations
 
@@ -175,7 +175,11 @@ def test_locating_again_forgets_merged_gradients() -> None:
             ValueError,
             "linear_out has 7 floats and needs 0",
         ),
-        (lambda g, ws: g.backward(ws, 0, 7, [np.empty(13, np.float32)], []), ValueError, "feature 0 has 13 floats and needs 14"),
+        (
+            lambda g, ws: g.backward(ws, 0, 7, [np.empty(13, np.float32)], []),
+            ValueError,
+            "feature 0 has 13 floats and needs 14",
+        ),
         (lambda g, ws: g.backward(ws, 0, 7, [], []), ValueError, "0 grads and 0 linear_grads for 1 features"),
         (
             lambda g, ws: g.backward(ws, 0, 7, [np.empty((7, 4), np.float32)[:, ::2]], []),
@@ -190,10 +194,18 @@ def test_locating_again_forgets_merged_gradients() -> None:
         (lambda g, ws: g.find(0, AWKWARD, np.empty((7, 3), np.float32)), ValueError, r"records must be \[7, 2\]"),
         (lambda g, ws: g.import_rows(9, AWKWARD, np.empty((7, 2), np.float32)), IndexError, "native table 9 of 2"),
         (lambda g, ws: g.locate(_native.WorkingSet(2, 0, []), True), ValueError, "has 2 tables and the group 1"),
-        (lambda g, ws: _native.RowGroup(0, False, "none", None, []), ValueError, "dim is 0 and there is no first-order"),
+        (
+            lambda g, ws: _native.RowGroup(0, False, "none", None, []),
+            ValueError,
+            "dim is 0 and there is no first-order",
+        ),
         (lambda g, ws: _native.RowGroup(2, False, "none", None, []), ValueError, "rule must be 'none' exactly where"),
         (lambda g, ws: _native.RowGroup(2, True, "sgd", None, []), ValueError, "linear needs a rule"),
-        (lambda g, ws: _native.RowGroup(2, False, "lion", None, []), ValueError, "no optimizer rule 'lion'; there are none, sgd"),
+        (
+            lambda g, ws: _native.RowGroup(2, False, "lion", None, []),
+            ValueError,
+            "no optimizer rule 'lion'; there are none, sgd",
+        ),
         (lambda g, ws: _native.TableInit(1, 2, "zeros", 0.0, 0.0), ValueError, "kind is 'zeros'"),
     ],
 )

@@ -13,7 +13,9 @@ from sfctr import _native
 SEED = 0x123456789ABCDEF0
 
 
-def initial(dim: int, keys: list[int], *, seed: int = SEED, kind: str = "normal", a: float = 0.0, b: float = 1.0) -> np.ndarray:
+def initial(
+    dim: int, keys: list[int], *, seed: int = SEED, kind: str = "normal", a: float = 0.0, b: float = 1.0
+) -> np.ndarray:
     group = _native.RowGroup(dim, False, "sgd", None, [_native.TableInit(seed, seed + 1, kind, a, b)])
     records = np.full((len(keys), dim), np.nan, dtype=np.float32)
     group.initial_records(0, np.array(keys, dtype=np.uint64), records)

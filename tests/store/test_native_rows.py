@@ -55,9 +55,7 @@ def batch(twin: ModuleType, seed: int) -> list:
         twin.Feature(table=0, pooling="mean", keys=keys(random, means[-1], 50), offsets=means),
         twin.Feature(table=2, pooling="sum", keys=keys(random, weighted[-1], 90), offsets=weighted, weights=weights),
         twin.Feature(table=2, pooling="mean", keys=keys(random, weighted[-1], 90), offsets=weighted, weights=weights),
-        twin.Feature(
-            table=0, pooling="sequence", keys=keys(random, sequence[-1], 50), offsets=sequence, max_length=9
-        ),
+        twin.Feature(table=0, pooling="sequence", keys=keys(random, sequence[-1], 50), offsets=sequence, max_length=9),
         twin.Feature(table=1, pooling="sum", keys=keys(random, sums[-1], 30), offsets=sums, buckets=20),
         twin.Feature(table=FROZEN, pooling="one", keys=keys(random, B, 9), nulls=nulls),
     ]
@@ -208,7 +206,9 @@ def test_every_optimizer_has_the_twins_bits(twin: ModuleType, rule: str, changed
     compare_run(twin, 3, rule, "ftrl" if rule != "ftrl" else "adam", changed)
 
 
-@pytest.mark.parametrize(("dim", "rule"), [(1, "adagrad"), (16, "rowwise_adagrad"), (33, "adam"), (64, "rowwise_adagrad")])
+@pytest.mark.parametrize(
+    ("dim", "rule"), [(1, "adagrad"), (16, "rowwise_adagrad"), (33, "adam"), (64, "rowwise_adagrad")]
+)
 def test_every_dim_has_the_twins_bits(twin: ModuleType, dim: int, rule: str) -> None:
     compare_run(twin, dim, rule, None, {"weight_decay": 0.01})
 

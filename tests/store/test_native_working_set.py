@@ -39,14 +39,14 @@ def assert_same(twin: ModuleType, num_tables: int, features: list, num_rows: int
 
 def one(twin: ModuleType, table: int, keys: list[int], nulls: list[int] | None = None, buckets: int = 0) -> object:
     marks = None if nulls is None else np.array(nulls, dtype=np.uint8)
-    return twin.Feature(
-        table=table, pooling="one", keys=np.array(keys, dtype=np.uint64), nulls=marks, buckets=buckets
-    )
+    return twin.Feature(table=table, pooling="one", keys=np.array(keys, dtype=np.uint64), nulls=marks, buckets=buckets)
 
 
 def test_keys_are_numbered_by_table_then_by_first_appearance() -> None:
     first = _native.FeatureKeys(1, "one", np.array([7, 5, 7], dtype=np.uint64))
-    second = _native.FeatureKeys(0, "one", np.array([9, 9, 8], dtype=np.uint64), nulls=np.array([0, 1, 0], dtype=np.uint8))
+    second = _native.FeatureKeys(
+        0, "one", np.array([9, 9, 8], dtype=np.uint64), nulls=np.array([0, 1, 0], dtype=np.uint8)
+    )
     third = _native.FeatureKeys(1, "sum", np.array([5, 6], dtype=np.uint64), offsets=np.array([0, 0, 2, 2]))
     ws = _native.WorkingSet(2, 3, [first, second, third])
     # Table 0: keys 9, 8 and the missing value (native table 1, key 0); table 1: keys 7, 5, 6; nothing is missing there.
@@ -129,8 +129,14 @@ KEYS3 = np.zeros(3, dtype=np.uint64)
         ({"pooling": "sum", "offsets": np.array([0, 2, 1, 3])}, "offsets fall at row 1"),
         ({"pooling": "sum", "offsets": np.array([0, 1, 2, 2])}, "offsets must run from 0 to 3"),
         ({"pooling": "sum", "offsets": np.arange(4), "nulls": np.zeros(3, dtype=np.uint8)}, "nulls belong to"),
-        ({"pooling": "mean", "offsets": np.arange(4), "weights": np.zeros(2, dtype=np.float32)}, "weights has 2 entries"),
-        ({"pooling": "sequence", "offsets": np.array([0, 0, 3, 3]), "max_length": 2}, "row 1 has 3 keys and max_length is 2"),
+        (
+            {"pooling": "mean", "offsets": np.arange(4), "weights": np.zeros(2, dtype=np.float32)},
+            "weights has 2 entries",
+        ),
+        (
+            {"pooling": "sequence", "offsets": np.array([0, 0, 3, 3]), "max_length": 2},
+            "row 1 has 3 keys and max_length is 2",
+        ),
         (
             {"pooling": "sequence", "offsets": np.arange(4), "max_length": 2, "weights": np.zeros(3, dtype=np.float32)},
             "a sequence takes no weights",

@@ -1,5 +1,6 @@
-// The way back from slots to keys, for exports in slot order: the index only leads the other way, and keeping both would
-// cost 8 bytes a row for good. A window of slots is filled by one pass over the index, and given up at the last slot.
+// The way back from slots to keys, for exports in slot order: the index only leads the other way, and keeping both
+// would cost 8 bytes a row for good. A window of slots is filled by one pass over the index, and given up at the last
+// slot.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Memory by the page and by the step. `Pages` holds what lives as long as a table; `Buffer` holds what a batch needs and
-// gives back, through a cache, because fresh pages cost a fault each and a working set would pay thousands a step.
+// Memory by the page and by the step. `Pages` holds what lives as long as a table; `Buffer` holds what a batch needs
+// and gives back, through a cache, because fresh pages cost a fault each and a working set would pay thousands a step.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace sfctr {
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 inline constexpr std::size_t kMapped = std::size_t{64} << 10;
 
-// Zeroed memory aligned to a cache line. From kMapped bytes on it comes straight from the system, so that untouched parts
-// take nothing; from the size of a huge page on it is aligned to one and advised to consist of them. Throws
+// Zeroed memory aligned to a cache line. From kMapped bytes on it comes straight from the system, so that untouched
+// parts take nothing; from the size of a huge page on it is aligned to one and advised to consist of them. Throws
 // std::bad_alloc.
 class Pages {
  public:

@@ -28,7 +28,7 @@ struct Hyper {
   double momentum;
   double nesterov;  // 0 or 1
   double beta1, beta2;
-  double decoupled;  // Adam: 1 makes weight_decay decoupled (AdamW)
+  double decoupled;     // Adam: 1 makes weight_decay decoupled (AdamW)
   double l1, l2, beta;  // FTRL
 };
 inline constexpr const char* kHyperColumns[] = {"lr",    "eps",       "weight_decay", "momentum", "nesterov", "beta1",

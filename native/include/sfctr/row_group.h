@@ -1,4 +1,5 @@
-// The rows of all tables of one group (equal dim, optimizer kinds and layout) in memory, and what a step does with them.
+// The rows of all tables of one group (equal dim, optimizer kinds and layout) in memory, and what a step does with
+// them.
 //
 //   locate -> forward (any number) -> backward (any number) -> update      one working set, one thread at a time
 //
@@ -34,9 +35,9 @@ struct TableInit {
   std::uint64_t null_seed = 0;  // of the row of a missing value
   bool normal = true;           // a is the mean, b the standard deviation; else uniform in [a, b)
   double a = 0, b = 0;
-  float state0 = 0;             // first value of Adagrad's accumulators
-  float linear_state0 = 0;      // the same for the first-order weight
-  bool frozen = false;          // rows are neither trained nor added
+  float state0 = 0;         // first value of Adagrad's accumulators
+  float linear_state0 = 0;  // the same for the first-order weight
+  bool frozen = false;      // rows are neither trained nor added
 };
 
 // Where the parts of a record lie, in floats.
@@ -121,7 +122,9 @@ class RowGroup {
   };
 
   const NativeTable& table(std::size_t native_table) const;
-  NativeTable& table(std::size_t native_table) { return const_cast<NativeTable&>(std::as_const(*this).table(native_table)); }
+  NativeTable& table(std::size_t native_table) {
+    return const_cast<NativeTable&>(std::as_const(*this).table(native_table));
+  }
   float* record(const NativeTable& table, std::uint32_t slot) const {
     return reinterpret_cast<float*>(table.slab.at(slot));
   }

@@ -1,4 +1,5 @@
-// The kernels come in one build a SIMD level, all with the same bits; the best that this processor has is chosen at load.
+// The kernels come in one build a SIMD level, all with the same bits; the best that this processor has is chosen at
+// load.
 #pragma once
 
 #include <string>

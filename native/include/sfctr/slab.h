@@ -1,7 +1,8 @@
 // Records of one size, numbered by slot. A record never moves, so a pointer to one stays good until its slot is freed.
 //
 // Chunks double from a few kilobytes to kLargest and stay at that, so that a table of three rows costs little and a
-// large one consists of huge pages. Not thread-safe: whoever allocates or frees must be alone; `at` may run beside `at`.
+// large one consists of huge pages. Not thread-safe: whoever allocates or frees must be alone; `at` may run beside
+// `at`.
 #pragma once
 
 #include <bit>
@@ -30,7 +31,8 @@ class Slab {
     if (slot < doubling_slots_) {
       const std::uint64_t shifted = std::uint64_t{slot} + first_rows_;
       const int chunk = std::bit_width(shifted) - 1;
-      return chunks_[static_cast<std::size_t>(chunk - first_bits_)] + (shifted - (std::uint64_t{1} << chunk)) * record_bytes_;
+      return chunks_[static_cast<std::size_t>(chunk - first_bits_)] +
+             (shifted - (std::uint64_t{1} << chunk)) * record_bytes_;
     }
     const std::uint64_t beyond = slot - doubling_slots_;
     return chunks_[num_doubling_ + (beyond >> largest_bits_)] +

@@ -2,9 +2,9 @@
 // threads there are: the caller cuts its work into tasks whose bounds follow from the data alone, and the pool only
 // decides who runs which task.
 //
-// Workers sleep on a condition variable (a team that spins collapses when a core is contended). Several threads may call
-// `parallel_for` at once, and a task may call it again: whoever calls takes part in its own loop, so nothing waits for a
-// thread that might never come. A forked child starts with no workers and makes its own.
+// Workers sleep on a condition variable (a team that spins collapses when a core is contended). Several threads may
+// call `parallel_for` at once, and a task may call it again: whoever calls takes part in its own loop, so nothing waits
+// for a thread that might never come. A forked child starts with no workers and makes its own.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ void run_tasks(std::size_t num_tasks, Task run, void* body);
 }  // namespace detail
 
 // Calls body(i) once for every i in [0, num_tasks), in no order, perhaps on several threads, and returns when all are
-// done. Workers run under the caller's floating point mode (denormals, rounding). The first exception that a task throws
-// is rethrown here once the tasks in flight have ended; tasks not yet begun are then left out.
+// done. Workers run under the caller's floating point mode (denormals, rounding). The first exception that a task
+// throws is rethrown here once the tasks in flight have ended; tasks not yet begun are then left out.
 template <class Body>
 void parallel_for(std::size_t num_tasks, Body&& body) {
   using Plain = std::remove_reference_t<Body>;

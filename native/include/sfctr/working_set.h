@@ -1,11 +1,11 @@
 // The unique keys of one batch, for the tables of one group: what a step reads, trains and writes, and nothing else.
 //
-// A table t of the group is two native tables: 2t holds its keys, 2t + 1 the row of a missing value (its only key is 0).
-// Unique keys are numbered by native table, then by first appearance (feature, then position): their numbers are the
-// virtual ids, and depend neither on threads nor on any table's contents.
+// A table t of the group is two native tables: 2t holds its keys, 2t + 1 the row of a missing value (its only key is
+// 0). Unique keys are numbered by native table, then by first appearance (feature, then position): their numbers are
+// the virtual ids, and depend neither on threads nor on any table's contents.
 //
-// A working set belongs to one thread at a time. RowGroup (row_group.h) leaves in it where each key's record is, and the
-// gradients of the step.
+// A working set belongs to one thread at a time. RowGroup (row_group.h) leaves in it where each key's record is, and
+// the gradients of the step.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ namespace sfctr {
 struct FeatureKeys {
   int table;
   Pooling pooling;
-  std::span<const std::uint64_t> keys;     // [N]
-  std::span<const std::int64_t> offsets;   // [B + 1], rising from 0 to N; empty for kOne, where N = B
-  std::span<const std::uint8_t> nulls;     // [N], 1: the value is missing; empty: none is. kOne alone
-  std::span<const float> weights;          // [N] of kSum and kMean, or empty
-  std::size_t max_length = 0;              // of kSequence: no row may have more
-  std::uint64_t buckets = 0;               // above 0: keys are hashed into so many
+  std::span<const std::uint64_t> keys;    // [N]
+  std::span<const std::int64_t> offsets;  // [B + 1], rising from 0 to N; empty for kOne, where N = B
+  std::span<const std::uint8_t> nulls;    // [N], 1: the value is missing; empty: none is. kOne alone
+  std::span<const float> weights;         // [N] of kSum and kMean, or empty
+  std::size_t max_length = 0;             // of kSequence: no row may have more
+  std::uint64_t buckets = 0;              // above 0: keys are hashed into so many
 
   std::size_t first_position(std::size_t row) const {
     return offsets.empty() ? row : static_cast<std::size_t>(offsets[row]);
@@ -40,9 +40,9 @@ struct Located {
   std::uint64_t group = 0;  // RowGroup's number; 0: not located
   std::uint64_t version = 0;
   bool train = false;
-  Buffer<float*> records;        // [U]
-  Buffer<std::uint8_t> kinds;    // [U], a RecordKind
-  Buffer<float> fresh;           // records of keys without a row, in training
+  Buffer<float*> records;      // [U]
+  Buffer<std::uint8_t> kinds;  // [U], a RecordKind
+  Buffer<float> fresh;         // records of keys without a row, in training
   std::size_t num_fresh = 0;
 };
 

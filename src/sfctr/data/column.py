@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..spec.batch import I64, Bools
 from .place import Place
@@ -60,14 +61,6 @@ class Column:
         """The values of some rows, which keep their places."""
         return replace(self, array=self.array.take(pa.array(rows)), place=self.place.of_rows(rows))
 
-    def slice(self, start: int, stop: int) -> Column:
-        place = self.place
-        if place.picked is not None:
-            place = replace(place, picked=place.picked[start:stop])
-        else:
-            place = replace(place, first=place.first + start)
-        return replace(self, array=self.array.slice(start, stop - start), place=place)
-
 
 # Arrays are read by their buffers: pyarrow's to_numpy imports pandas for some types, half a second and 60 MB.
 
@@ -98,6 +91,8 @@ def decoded(column: Column) -> Column:
     """The column with dictionary values in place of their codes, and run-end encoding expanded."""
     while pa.types.is_dictionary(column.type):
         column = column.with_array(column.array.dictionary_decode())
+    if pa.types.is_run_end_encoded(column.type):
+        column = decoded(column.with_array(pc.run_end_decode(column.array)))
     return column
 
 

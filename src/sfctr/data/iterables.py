@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +64,7 @@ class OnceScan:
         self._kept: list[tuple[Place, int, Any]] = []
         self._kept_bytes, self._memory_bytes = 0, memory_bytes
         self._spill: SpillFile | None = None
+        self._lock = Lock()
 
     def check(self, columns: Sequence[str]) -> None:
         check_columns(columns, self.columns, self.name)
@@ -72,12 +74,13 @@ class OnceScan:
         assert self._fresh is not None
         number = 0
         while True:
-            if number == len(self._kept):
-                chunk = next(self._fresh, None)
-                if chunk is None:
-                    return
-                self._keep(chunk)
-            place, position, batch = self._kept[number]
+            with self._lock:  # two parts of a split may be read at a time
+                if number == len(self._kept):
+                    chunk = next(self._fresh, None)
+                    if chunk is None:
+                        return
+                    self._keep(chunk)
+                place, position, batch = self._kept[number]
             if isinstance(batch, tuple):
                 batch = self._read(*batch)
             arrays = {name: batch.column(name) for name in columns}

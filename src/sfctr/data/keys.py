@@ -46,6 +46,8 @@ def key_column(column: Column, dtype: KeyType, remember: Remember | None = None)
         if is_text(kind.value_type) and dtype == "string":
             return _dictionary_keys(column, remember)
         return key_column(decoded(column), dtype, remember)
+    if pa.types.is_run_end_encoded(kind):
+        return key_column(decoded(column), dtype, remember)
     if pa.types.is_null(kind):
         return OneKey(np.zeros(len(column), np.uint64), np.ones(len(column), np.uint8))
     if column.is_text:

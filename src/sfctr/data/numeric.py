@@ -33,7 +33,7 @@ def numbers(column: Column) -> tuple[F64, Bools]:
 
 
 def _numbers(column: Column) -> tuple[F64, Bools]:
-    """As numbers, in an array of one's own, but a missing value may read as anything."""
+    """As numbers, but a missing value may read as anything. Both arrays are the caller's own."""
     column = decoded(column)
     kind = column.type
     if pa.types.is_null(kind):
@@ -83,6 +83,7 @@ def dense_constant(value: float, rows: int, feature: Dense) -> F32:
 
 def finish_dense(values: F64, missing: Bools, place: Place, feature: Dense) -> F32:
     """float32 [B, width] of the numbers [B * size], which it changes; what they are where `missing` does not matter."""
+    np.copyto(values, 0.0, where=missing)
     with np.errstate(invalid="ignore", over="ignore"):
         if not np.isfinite(values.sum()):  # cheaper than to ask each of them
             missing = missing | np.isnan(values)

@@ -14,6 +14,7 @@ from .files import File
 from .texts import is_text
 
 _BUFFER_BYTES = 1 << 20
+_LENGTH_BYTES = 4
 
 
 class ParquetReader:
@@ -29,7 +30,7 @@ class ParquetReader:
             self._metadata, schema = opened.metadata, opened.schema_arrow
         self.columns: tuple[str, ...] = tuple(schema.names)
         self.num_rows: int | None = self._metadata.num_rows
-        self._texts = {field.name for field in schema if is_text(field.type)}
+        self._repeating = {field.name for field in schema if is_text(field.type)} & self._small_columns()
 
     def batches(self, columns: Sequence[str], threads: int) -> Generator[tuple[int, dict[str, Any]], None, None]:
         """Rows and arrays, in order."""
@@ -40,12 +41,24 @@ class ParquetReader:
             opened = pq.ParquetFile(
                 source,
                 metadata=self._metadata,
-                read_dictionary=[c for c in columns if c in self._texts],
+                read_dictionary=[c for c in columns if c in self._repeating],
                 buffer_size=_BUFFER_BYTES,
                 pre_buffer=False,
             )
             for batch in opened.iter_batches(CHUNK_ROWS, columns=list(columns), use_threads=threads > 1):
                 yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+
+    def _small_columns(self) -> set[str]:
+        """Columns that take fewer bytes a value than the length of a text alone: few distinct texts stand for many.
+
+        Read as dictionaries, each of their texts is hashed once; where most differ, building one would cost seven times
+        as much as reading them plain.
+        """
+        if not self._metadata.num_row_groups:
+            return set()
+        group = self._metadata.row_group(0)
+        columns = (group.column(at) for at in range(group.num_columns))
+        return {c.path_in_schema for c in columns if c.total_uncompressed_size < _LENGTH_BYTES * c.num_values}
 
     def _bare(self) -> Generator[tuple[int, dict[str, Any]], None, None]:
         assert self.num_rows is not None

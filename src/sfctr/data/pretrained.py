@@ -38,8 +38,8 @@ def read_pretrained(table: Table, dtype: KeyType) -> Iterator[tuple[U64, F32]]:
     for name in ("key", "vector"):
         if name not in reader.columns:
             raise SchemaError(
-                f"{file.name}: pretrained rows of table '{table.name}' need the columns 'key' and 'vector', and '{name}'"
-                f" is not among {', '.join(reader.columns)}"
+                f"{file.name}: pretrained rows of table '{table.name}' need the columns 'key' and 'vector', and"
+                f" '{name}' is not among {', '.join(reader.columns)}"
             )
     place, first, seen = Place(file.name), 0, [np.empty(0, dtype=np.uint64)]
     for rows, arrays in reader.batches(("key", "vector"), 1):

@@ -75,13 +75,15 @@ def _bounds(lengths: I64) -> I64:
     return out
 
 
-def regrouped(batches: Iterable[Batch], size: int, *, skip: int = 0) -> Iterator[Batch]:
-    """The same rows in batches of `size`, but for the last, without the first `skip` rows."""
+def regrouped(batches: Iterable[Batch | None], size: int, *, skip: int = 0) -> Iterator[Batch | None]:
+    """The same rows in batches of `size`, but for the last, without the first `skip` rows. A None, which says only that
+    work goes on, is passed on, and stands for batches that are skipped."""
     waiting: list[Batch] = []
     have = 0
     for batch in batches:
-        if skip >= batch.size:
-            skip -= batch.size
+        if batch is None or skip >= batch.size:
+            skip -= 0 if batch is None else batch.size
+            yield None
             continue
         start, skip = skip, 0
         while batch.size - start >= size - have:

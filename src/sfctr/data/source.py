@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+from weakref import WeakSet
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from .chunk import Chunk, Scan
 from .convert import Converter
 from .order import BLOCK, SPAN, EpochOrder
 from .prefetch import ahead, mapped
-from .rows import regrouped
+from .rows import cut, regrouped
 from .split import Rule
 from .spool import BlockStore
 from .times import NO_TIME
@@ -68,17 +69,18 @@ class Source:
         self._scan, self._converter, self._rule, self._reading = scan, converter, rule, reading
         self._release = release
         self._store: BlockStore | None = None
+        self._under_way: WeakSet[Generator[Batch, None, None]] = WeakSet()
         self._closed = False
 
     def batches(self, epoch: int = 0, *, start_row: int = 0) -> Generator[Batch, None, None]:
         """The batches of an epoch, from row `start_row` of its order on. Closing the iterator ends its threads."""
         if self._closed:
             raise RuntimeError("the source is closed")
-        make = (
-            (lambda: self._shuffled(epoch, start_row)) if self._reading.shuffle else (lambda: self._streamed(start_row))
-        )
+        work = self._shuffled if self._reading.shuffle else self._streamed
         depth = max(1, min(_AHEAD_BATCHES, _AHEAD_ROWS // self.batch_size))
-        yield from ahead(make, depth)
+        under_way = ahead(lambda: work(epoch, start_row), depth)
+        self._under_way.add(under_way)
+        return under_way
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches(0)
@@ -98,6 +100,8 @@ class Source:
         if self._closed:
             return
         self._closed = True
+        for batches in list(self._under_way):
+            batches.close()
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -109,28 +113,44 @@ class Source:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _convert(self, chunk: Chunk) -> tuple[Chunk, Batch]:
+    def _convert(self, chunk: Chunk, first: int) -> tuple[Chunk, Batch | None]:
+        """The chunk's kept rows, from row `first` of the source on; None where it has none of those."""
+        if chunk.position + chunk.size <= first:
+            return chunk, None
         time, known = self._converter.time(chunk), self._converter.labels(chunk)
         picked = self._rule.picked(chunk, time, known)
-        return chunk, self._converter.batch(chunk, picked, time, known)
+        batch = self._converter.batch(chunk, picked, time, known)
+        return chunk, batch if chunk.position >= first else cut(batch, first - chunk.position, batch.size)
 
-    def _converted(self) -> Generator[Batch, None, None]:
-        """The kept rows of the whole input, in order, in batches as they come."""
+    def _converted(self, first: int = 0) -> Generator[Batch | None, None, None]:
+        """The kept rows of the input in order, in batches as they come; a None for a chunk that has none of them.
+
+        first: rows of the source before it are left out; only where all rows are kept, so that theirs are one count.
+        """
+        assert first == 0 or self._rule.takes_all
         threads = self._reading.threads
         columns = tuple(dict.fromkeys((*self._converter.columns, *self._rule.columns)))
         watch = _TimeOrder(self.schema) if not self._reading.shuffle and self._converter.with_labels else None
         rows = 0
         chunks = self._scan.chunks(columns, threads=threads)
-        with closing(chunks), closing(mapped(self._convert, chunks, threads - 1)) as converted:
+        with (
+            closing(chunks),
+            closing(mapped(lambda chunk: self._convert(chunk, first), chunks, threads - 1)) as converted,
+        ):
             for chunk, batch in converted:
-                if watch is not None:
+                if watch is not None and batch is not None:
                     watch.see(chunk, batch)
-                rows += batch.size
+                rows += chunk.size if self._rule.takes_all or batch is None else batch.size
                 yield batch
         self.num_rows = rows
 
-    def _streamed(self, start_row: int) -> Generator[Batch | None, None, None]:
-        yield from regrouped(self._converted(), self.batch_size, skip=start_row)
+    def _streamed(self, epoch: int, start_row: int) -> Generator[Batch | None, None, None]:
+        """File order: the same in every epoch."""
+        # Where strings are kept every row must be seen; where rows are left out, reading tells which.
+        if self._rule.takes_all and not self._converter.strings:
+            yield from regrouped(self._converted(start_row), self.batch_size)
+        else:
+            yield from regrouped(self._converted(), self.batch_size, skip=start_row)
 
     def _shuffled(self, epoch: int, start_row: int) -> Generator[Batch | None, None, None]:
         if self._store is None:
@@ -145,12 +165,14 @@ class Source:
         store = BlockStore(self._reading.memory_bytes, self._reading.spool_dir)
         try:
             for block in regrouped(self._converted(), BLOCK):
-                store.append(block)
+                if block is not None:
+                    store.append(block)
                 yield None
-        except BaseException:
-            store.close()
-            raise
-        self._store = store
+            if self._store is None:  # another iterator may have been quicker
+                self._store = store
+        finally:
+            if store is not self._store:
+                store.close()
 
     def _picked_spans(self, store: BlockStore, order: EpochOrder, start_row: int) -> Iterator[Batch]:
         """The epoch's rows from start_row on, in parts that end where a batch does or a span does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any, Literal
@@ -142,13 +142,22 @@ def _resolved(
 
     needed = (*converter(schema).columns, *more_columns)
     scan.check(needed)
-    ignored = [c for c in scan.columns if c not in needed and (with_labels or c not in (*schema.labels, schema.weight))]
+    named = {*needed, *_named(schema)}
+    ignored = [c for c in scan.columns if c not in named]
     if ignored:
         names = ", ".join(ignored[:10]) + (f" and {len(ignored) - 10} more" if len(ignored) > 10 else "")
         notice(f"{scan.name}: columns that the schema does not name are ignored: {names}")
     if is_resolved(schema):
         return converter(resolve_keys(schema, []))
     return converter(resolve_keys(schema, _sample(scan, converter(schema).columns)))
+
+
+def _named(schema: Schema) -> Iterator[str | None]:
+    """Every column that the schema speaks of, read or not."""
+    yield from (*schema.labels, schema.weight, *schema.keep)
+    yield schema.time_column.column if schema.time_column is not None else None
+    for feature in schema.features:
+        yield from feature.columns
 
 
 def _sample(scan: Scan, columns: tuple[str, ...]) -> list[Chunk]:

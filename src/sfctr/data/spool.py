@@ -27,9 +27,15 @@ class SpillFile:
     """Bytes appended to an unlinked file and read back by offset."""
 
     def __init__(self, directory: str | None) -> None:
-        if directory is not None:
-            os.makedirs(directory, exist_ok=True)
-        self._file: IO[bytes] = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115  closed by close
+        try:
+            if directory is not None:
+                os.makedirs(directory, exist_ok=True)
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115  closed by close
+        except OSError as error:
+            where = directory or tempfile.gettempdir()
+            raise CapacityError(
+                f"no temporary file can be made in {where}: {error.strerror}; free its disk, or raise data.memory"
+            ) from error
         self._size = 0
 
     def append(self, data: memoryview) -> int:

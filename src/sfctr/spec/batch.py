@@ -1,6 +1,6 @@
 """One batch as data sees it: numbers, labels and ragged keys, in NumPy arrays that nobody changes afterwards.
 
-  B rows, K labels, N keys of a feature (B for one-key features)
+B rows, K labels, N keys of a feature (B for one-key features)
 """
 
 from __future__ import annotations

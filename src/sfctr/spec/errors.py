@@ -36,7 +36,7 @@ class CheckpointError(SfctrError):
 class DataError(SfctrError):
     """A value, a row or a file cannot be used.
 
-    `row` counts the file's data rows from 1 (a header is not counted); inside a frame or an iterable `file` is its kind.
+    `row` counts the file's data rows from 1 (a header is not counted); for a frame or an iterable `file` is its kind.
     """
 
     def __init__(

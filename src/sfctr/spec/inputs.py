@@ -1,4 +1,4 @@
-"""What features() will hand a model, told before the first batch: one `Input` for each feature, in the schema's order."""
+"""What features() will hand a model, told before the first batch: one `Input` a feature, in the schema's order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def tables_by_name(schema: Schema, tables: Sequence[Table]) -> Mapping[str, Tabl
             )
     unused = set(by_name) - {feature.table_name for feature in schema.keyed}
     if unused:
-        raise ConfigError(f"table '{sorted(unused)[0]}' is used by no feature; remove it, or name it in a feature's table")
+        raise ConfigError(
+            f"table '{sorted(unused)[0]}' is used by no feature; remove it, or name it in a feature's table"
+        )
     return by_name
 
 

@@ -1,6 +1,6 @@
 """The run file: one struct for the whole of a run, decoded from TOML with unknown fields refused by path.
 
-`RunFile` holds what changes results first (schema, tables, data, model, train) and then what changes speed. `sfctr init`
+`RunFile` holds what changes results first (schema, tables, data, model, train), then what changes speed. `sfctr init`
 writes every field; in Python `sfctr.fit` builds the same struct, so that both end in the same resolved run file.
 """
 

@@ -42,7 +42,9 @@ class _Feature(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
     def __post_init__(self) -> None:
         _lists_to_tuples(self)
         if not self.name or self.name.endswith(RESERVED_SUFFIXES):
-            raise SchemaError(f"feature name {self.name!r} must not be empty or end in {' or '.join(RESERVED_SUFFIXES)}")
+            raise SchemaError(
+                f"feature name {self.name!r} must not be empty or end in {' or '.join(RESERVED_SUFFIXES)}"
+            )
         self._check()
 
     def _check(self) -> None:
@@ -184,7 +186,9 @@ class Cross(_Keyed, frozen=True, kw_only=True, tag="cross"):
         if len(self.of) < 2:
             raise SchemaError(f"feature '{self.name}': a cross needs at least two columns in 'of'")
         if self.dtypes is not None and len(self.dtypes) != len(self.of):
-            raise SchemaError(f"feature '{self.name}': dtypes has {len(self.dtypes)} entries for {len(self.of)} columns")
+            raise SchemaError(
+                f"feature '{self.name}': dtypes has {len(self.dtypes)} entries for {len(self.of)} columns"
+            )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -261,7 +265,7 @@ class TimeColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     column: str
     """Column to read."""
     format: str | None = None
-    """As in TimePart: a strptime format (also of integers, "%y%m%d%H" reads 14102100), "s" / "ms" / "us" / "ns", or None."""
+    """As in TimePart: a strptime format (of integers too: "%y%m%d%H" reads 14102100), "s", "ms", "us", "ns", or None."""
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -287,11 +291,15 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         seen: set[str] = set()
         for feature in self.features:
             if feature.name in seen:
-                raise SchemaError(f"feature '{feature.name}' is there twice; names must differ (use column= for the source)")
+                raise SchemaError(
+                    f"feature '{feature.name}' is there twice; names must differ (use column= for the source)"
+                )
             seen.add(feature.name)
             taken = [c for c in feature.columns if c in self.labels]
             if taken:
-                raise SchemaError(f"feature '{feature.name}' reads the label column '{taken[0]}': a model would see its answer")
+                raise SchemaError(
+                    f"feature '{feature.name}' reads the label column '{taken[0]}': a model would see its answer"
+                )
         by_name = {f.name: f for f in self.features}
         for feature in self.features:
             if not isinstance(feature, Sequence):
@@ -337,7 +345,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def key_type_of_table(schema: Schema) -> dict[str, KeyType]:
-    """Key type of each table that the schema's features use. Raises SchemaError where two features of a table differ."""
+    """Key type of each table that the schema's features use; SchemaError where two features of a table differ."""
     types: dict[str, tuple[KeyType, str]] = {}
     for feature in schema.keyed:
         dtype: KeyType = feature.dtype if isinstance(feature, Categorical | Bag | Sequence) else "int64"

@@ -89,7 +89,9 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.frozen and self.pretrained is None:
             raise ConfigError(f"{where}: frozen rows need pretrained values to begin from")
         if self.pretrained is not None and (self.dense or self.buckets is not None or self.dim == 0):
-            raise ConfigError(f"{where}: pretrained rows need a table with vectors that is not dense and has no buckets")
+            raise ConfigError(
+                f"{where}: pretrained rows need a table with vectors that is not dense and has no buckets"
+            )
 
     @property
     def rows_of_dense(self) -> int:
@@ -114,7 +116,8 @@ class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 _UNITS: dict[str, int] = {
-    **{"": 1, "b": 1},
+    "": 1,
+    "b": 1,
     **{f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)},
     **{f"{unit}ib": 1024**power for power, unit in enumerate("kmgt", 1)},
 }

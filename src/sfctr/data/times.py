@@ -180,31 +180,7 @@ def _one_by_one(texts: Any, format: str | None) -> I64:
     return np.asarray([_BAD if ns is None else ns for ns in found], np.int64)
 
 
-_DIGITS = {"%Y": 4, "%y": 2, "%m": 2, "%d": 2, "%H": 2, "%M": 2, "%S": 2, "%j": 3}
-
-
-def _width(format: str | None) -> int | None:
-    """Length of every text under a format of digits alone, such as "%y%m%d%H"; None for any other format.
-
-    strptime reads "141021" as the second of October, 1 o'clock: a short text without separators has two readings.
-    """
-    text = format or ""
-    parts = [text[i : i + 2] for i in range(0, len(text), 2)]
-    return sum(_DIGITS[part] for part in parts) if parts and all(part in _DIGITS for part in parts) else None
-
-
-def _parse(texts: Any, format: str | None) -> I64:
-    """As _parse_loosely, and no time where a text of digits alone is not as long as its format."""
-    parsed = _parse_loosely(texts, format)
-    width = _width(format)
-    if width is None:
-        return parsed
-    lengths = pc.fill_null(pc.binary_length(texts), width).to_numpy(zero_copy_only=False)
-    strict: I64 = np.where(lengths == width, parsed, _BAD)
-    return strict
-
-
-def _parse_loosely(text: str, format: str | None) -> int | None:
+def _parse(text: str, format: str | None) -> int | None:
     """Nanoseconds of one text, or None where it is no time in this format."""
     if format is None and text.isdecimal():  # 20141021 may be a date or an id: a format has to say so
         return None

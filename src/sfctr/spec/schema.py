@@ -265,7 +265,7 @@ class TimeColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     column: str
     """Column to read."""
     format: str | None = None
-    """As in TimePart: a strptime format (of integers too: "%y%m%d%H" reads 14102100), "s", "ms", "us" or "ns"; or None."""
+    """As in TimePart: a strptime format (of integers too: "%y%m%d%H" reads 14102100), an epoch unit, or None."""
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

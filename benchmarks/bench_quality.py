@@ -8,12 +8,13 @@ median over seeds counts.
   frappe     the published split against the published AUC (BARS leaderboard)
   parity     DeepFM on Frappe against deepctr-torch 0.3.0 with the same model and settings, in an environment of its own
   criteo     60,000 rows of click logs: the last 10,000 against scikit-learn's logistic regression on one-hot columns,
-             and once more with labels dealt out anew, when nothing can be learnt
+             and once more with labels dealt out anew, when nothing can be learnt. Both sides are fitted again to
+             all 50,000 rows before the test, with what the validation rows chose (ours: for how long)
   movielens  MovieLens-100K by time, most users of the test rows unseen, against the same logistic regression
 
 What would make it measure something else: settings chosen by a look at the test rows; a rival that is weaker than it
-could be (its penalty is chosen on the validation rows, over a grid, and it is then fitted to them too, which our models
-are not); fewer seeds (the test AUC of one seed moves by 0.001 on Frappe and by 0.01 on the Criteo sample, whose test
+could be (its penalty is chosen on the validation rows, over a grid, and it is then fitted to them too, which on
+MovieLens our models are not); fewer seeds (the test AUC of one seed moves by 0.001 on Frappe and by 0.01 on the Criteo sample, whose test
 part has 314 clicks); another torch build or processor, which moves every figure a little.
 """
 
@@ -29,7 +30,7 @@ from time import monotonic
 import quality_data
 from quality_data import Absent, Split
 from quality_report import HEAD, Check, Part, Row, write
-from quality_runs import NotRun, Tested, deepctr, logistic, median, run_file, trained, trained_file
+from quality_runs import NotRun, Tested, deepctr, logistic, median, refitted, run_file, trained, trained_file
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -125,7 +126,8 @@ def criteo(options: Options) -> Part:
     split, seeds = quality_data.criteo(options.data, options.work), options.seeds_or(3)
     other = rival(part, "logistic regression (scikit-learn)", lambda: [logistic("criteo", split)])
     for model in DEEP:
-        deep = ours(part, model, f"criteo_{model}", split, seeds)
+        run = run_file(f"criteo_{model}")
+        deep = measured(part, model, [refitted(run, split, seed) for seed in seeds])
         against(part, f"{model}: no more than 0.01 below the rival", deep.auc, other, lambda gain: gain >= -0.01)
     for model in DEEP:
         run = run_file(f"criteo_{model}")

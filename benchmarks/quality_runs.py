@@ -8,19 +8,22 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import torch
 from quality_data import Split
 
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import decode_run_file
 from sfctr.train.fit import train_run
+from sfctr.train.run import Run
 
 HERE = Path(__file__).resolve().parent
 RUN_FILES = HERE / "quality"
@@ -66,15 +69,45 @@ def trained_file(name: str, split: Split, seed: int) -> Tested:
 
 def trained(run: RunFile, split: Split, seed: int) -> Tested:
     """Train `run` on the split's files under `seed`, and test its best model. The run's directory is thrown away."""
-    run = msgspec.structs.replace(
-        run,
-        data=msgspec.structs.replace(run.data, train=(str(split.train),), valid=(str(split.valid),)),
-        train=msgspec.structs.replace(run.train, seed=seed),
-    )
     began = monotonic()
-    with tempfile.TemporaryDirectory() as scratch, train_run(run, Path(scratch) / "run", quiet=True) as result:
+    with _run(run, (split.train,), (split.valid,), seed) as result:
         best, test = result.best, result.evaluate(str(split.test))
     assert best is not None
+    return _tested(best, test, began)
+
+
+def refitted(run: RunFile, split: Split, seed: int) -> Tested:
+    """As `trained`, but what is tested learnt from training and validation rows together.
+
+    The first training finds how long to train; the second, from the start, takes as many steps for each row.
+    """
+    began = monotonic()
+    with _run(run, (split.train,), (split.valid,), seed) as result:
+        best = result.best
+    assert best is not None
+    fewer, more = (sum(pq.read_metadata(path).num_rows for path in paths) for paths in (split[:1], split[:2]))
+    steps = max(1, round(best["step"] * more / fewer))
+    length = msgspec.structs.replace(
+        run.train, epochs=steps, max_steps=steps, evaluate_every=None, stop_after=None, plateau=None
+    )
+    with _run(msgspec.structs.replace(run, train=length), split[:2], (), seed) as result:
+        test = result.evaluate(str(split.test))
+    return _tested(best, test, began)
+
+
+@contextmanager
+def _run(run: RunFile, train: Sequence[Path], valid: Sequence[Path], seed: int) -> Iterator[Run]:
+    """`run` trained on these files under `seed`, in a directory that is gone afterwards."""
+    run = msgspec.structs.replace(
+        run,
+        data=msgspec.structs.replace(run.data, train=tuple(map(str, train)), valid=tuple(map(str, valid))),
+        train=msgspec.structs.replace(run.train, seed=seed),
+    )
+    with tempfile.TemporaryDirectory() as scratch, train_run(run, Path(scratch) / "run", quiet=True) as result:
+        yield result
+
+
+def _tested(best: Mapping[str, Any], test: Mapping[str, Any], began: float) -> Tested:
     return Tested(
         valid_auc=best["auc"],
         auc=test["auc"],

@@ -3,7 +3,7 @@
 Keys become one column a value, lists one column an entry (1 where the list holds it), numbers ln(1 + max(x, 0)),
 standardised, with a column that says where the number was missing. What the training rows do not have is left out. The
 strength of the penalty is chosen on the validation rows; then the model is fitted again to training and validation rows
-together, which the models it is compared with do not get to learn from.
+together.
 
 Prints one line of JSON: valid_auc, auc, logloss (of the test rows), C, seconds.
 """

@@ -14,7 +14,8 @@ median over seeds counts.
 
 What would make it measure something else: settings chosen by a look at the test rows; a rival that is weaker than it
 could be (its penalty is chosen on the validation rows, over a grid, and it is then fitted to them too, which on
-MovieLens our models are not); fewer seeds (the test AUC of one seed moves by 0.001 on Frappe and by 0.01 on the Criteo sample, whose test
+MovieLens our models are not); fewer seeds (the test AUC of one seed moves by 0.001 on Frappe and by 0.01 on the
+Criteo sample, whose test
 part has 314 clicks); another torch build or processor, which moves every figure a little.
 """
 

@@ -46,7 +46,7 @@ $(INSTALLED): $(VENV)/.prepared $(SOURCES)
 demo: $(INSTALLED)
 	$(BIN)/sfctr fetch movielens --out examples/data/movielens
 	$(BIN)/sfctr train examples/movielens.toml --run runs/movielens --overwrite
-	$(BIN)/sfctr inspect runs/movielens
+	$(BIN)/sfctr predict runs/movielens --data examples/data/movielens/movielens.parquet --out runs/movielens/scores.parquet
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -q

@@ -104,6 +104,16 @@ def test_the_installed_command_and_the_module_are_the_same():
 
 
 @pytest.mark.processes
+def test_a_mistake_in_the_data_is_one_line_from_a_process_of_its_own(tmp_path):
+    (tmp_path / "clicks.csv").write_text("click,item\n" + "0,1\n1,2\n" * 20 + "yes,3\n")
+    asked = [*SFCTR, "init", "clicks.csv", "--label", "click"]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("sfctr: error: clicks.csv, row 41, column 'click': label 'yes' is no number")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.processes
 def test_ctrl_c_ends_a_command_with_one_line(tmp_path):
     command = [*SFCTR, "synth", "criteo", "--rows", "100M", "--out", "made"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -69,7 +69,7 @@ void to_normal(const std::uint32_t* words, double mean, double std, float* out) 
   for (int i = 0; i < kWords; ++i) {
     where[num_tail] = i;
     tail[num_tail] = q[i];
-    num_tail += q[i] < -0.425 || q[i] > 0.425;
+    num_tail += __builtin_fabs(q[i]) > 0.425;
   }
   for (int i = 0; i < num_tail; ++i) tail[i] = normal_tail(tail[i]);
   for (int i = 0; i < num_tail; ++i) z[where[i]] = tail[i];

@@ -13,6 +13,13 @@ struct Gradient {
     if (weight_decay != 0) value += weight_decay * weight;
     return value;
   }
+  template <int W>
+  SFCTR_INLINE Vec<W> vector(std::size_t c, const float* weights) const {
+    Vec<W> value = load<W>(gradient + c);
+    if (scale != 1) value *= scale;
+    if (weight_decay != 0) value += weight_decay * load<W>(weights);
+    return value;
+  }
 };
 
 template <class Dim>
@@ -40,13 +47,11 @@ SFCTR_INLINE void update_adagrad(const UpdateArgs& a, Gradient g, Dim dim, float
 
 template <class Dim>
 SFCTR_INLINE void update_rowwise_adagrad(const UpdateArgs& a, Gradient g, Dim dim, float* __restrict w, float* s) {
-  float lanes[16] = {};
+  Vec<16> lanes = {};
   std::size_t c = 0;
   for (; c + 16 <= dim; c += 16) {
-    for (std::size_t i = 0; i < 16; ++i) {
-      const float gradient = g.at(c + i, w[c + i]);
-      lanes[i] += gradient * gradient;
-    }
+    const Vec<16> gradient = g.vector<16>(c, w + c);
+    lanes += gradient * gradient;
   }
   for (std::size_t i = 0; c + i < dim; ++i) {
     const float gradient = g.at(c + i, w[c + i]);
@@ -107,11 +112,12 @@ SFCTR_INLINE void update_row(const UpdateArgs& a, Gradient g, Dim dim, float* w,
 
 template <Rule R>
 void update_rows(const UpdateArgs& a) {
-  constexpr std::size_t kAhead = 8;  // records whose first lines are on their way
+  constexpr std::size_t kAhead = 8;  // records that are on their way
+  const std::size_t to_state = a.state_offset - a.weight_offset;
   const float weight_decay = a.flag && (R == Rule::kAdam || R == Rule::kAdamRow) ? 0 : a.weight_decay;
   with_dim(a.dim, [&](auto dim) {
     for (std::size_t u = a.begin; u < a.end; ++u) {
-      if (u + kAhead < a.end) __builtin_prefetch(a.records[u + kAhead] + a.weight_offset, 1);
+      if (u + kAhead < a.end) prefetch_row<1>(a.records[u + kAhead] + a.weight_offset, to_state);
       if (!(a.reached[u] & a.bit)) continue;
       float* const record = a.records[u];
       const Gradient gradient{a.gradients + u * dim, a.scale, weight_decay};

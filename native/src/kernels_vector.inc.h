@@ -70,11 +70,17 @@ SFCTR_INLINE void with_dim(std::size_t dim, Body body) {
 }
 
 // The 16 lanes pairwise: i with i + 8, then 4, 2, 1.
-template <class Lane>
-SFCTR_INLINE Lane add_lanes(const Lane* lanes) {
-  Lane sum[8];
+SFCTR_INLINE float add_lanes(const Vec<16>& lanes) {
+  float values[16];
+  store<16>(values, lanes);
+  const Vec<8> eight = load<8>(values) + load<8>(values + 8);
+  store<8>(values, eight);
+  const Vec<4> four = load<4>(values) + load<4>(values + 4);
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+SFCTR_INLINE double add_lanes(const double (&lanes)[16]) {
+  double sum[8];
   for (int i = 0; i < 8; ++i) sum[i] = lanes[i] + lanes[i + 8];
   for (int i = 0; i < 4; ++i) sum[i] += sum[i + 4];
-  for (int i = 0; i < 2; ++i) sum[i] += sum[i + 2];
-  return sum[0] + sum[1];
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }

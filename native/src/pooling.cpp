@@ -53,7 +53,6 @@ void RowGroup::forward(const WorkingSet& ws, std::size_t begin, std::size_t end,
     parts[f] = out.data() + offset;
     offset += num_rows * ws.features()[f].vectors_a_row() * layout_.dim;
   }
-  std::shared_lock lock(mutex_);
   const std::size_t tasks_a_feature = (num_rows + kRows - 1) / kRows;
   parallel_for(num_features * tasks_a_feature, [&](std::size_t task) {
     const std::size_t f = task / tasks_a_feature, first = task % tasks_a_feature * kRows;

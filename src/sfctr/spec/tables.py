@@ -102,13 +102,25 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where rows may sit and how much they may take. In this version rows sit in RAM, which `ram` bounds."""
+    """Where rows may sit and how much they may take; changes no number."""
 
+    device: int | str | None = None
+    """Bytes, or text such as "2GB", of the cache of rows on the accelerator (simulated on a CPU); None: there is none."""
     ram: int | str | None = None
-    """Bytes, or text such as "2GB", that all rows and their index may take; None: as the machine has."""
+    """Bytes, or text, that rows, their index and the disk's buffers may take; None: half of what the machine has left."""
+    disk: str | bool | None = None
+    """Directory for rows that RAM has no room for; None or true: the run's own; false: none may leave RAM."""
+    policy: Literal["lru", "lfu"] = "lru"
+    """Which rows leave first among those that no batch of the window needs: the least recently or least often used."""
 
     def __post_init__(self) -> None:
-        self.ram_bytes  # noqa: B018  a wrong size is refused at once
+        self.device_bytes, self.ram_bytes  # noqa: B018  a wrong size is refused at once
+        if self.disk == "":
+            raise ConfigError("tiers.disk is empty; name a directory, or false to keep all rows in RAM")
+
+    @property
+    def device_bytes(self) -> int | None:
+        return None if self.device is None else parse_bytes(self.device, "tiers.device")
 
     @property
     def ram_bytes(self) -> int | None:

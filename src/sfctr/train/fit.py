@@ -38,10 +38,6 @@ from .run import METRICS_FILE, RUN_FILE, Run, build_run_model, open_store
 from .scoring import Labels, Scorer, evaluate_source, features_with_texts
 from .trainer import Parts, Trainer
 
-WINDOW = 2
-"""Batches whose unique keys are found ahead; changes no number."""
-
-
 def fit(
     data: Any,
     schema: Schema,
@@ -155,7 +151,7 @@ class _Bench:
             optimizer=make_dense_optimizer(self.run.train.optimizer, parameters),
             source=self.source,
             labels=self.labels,
-            lookahead=partial(Lookahead, store=self.store, schema=self.run.schema, window=WINDOW),
+            lookahead=partial(Lookahead, store=self.store, schema=self.run.schema, window=self.run.train.window),
             scorer=self.scorer,
             evaluate=None if self.held_out is None else partial(self.evaluate, self.held_out),
             save=self.save,

@@ -348,3 +348,71 @@ class RowGroup:
 
     def reserve(self, native_table: int, num_rows: int) -> None:
         """Make room in the index for so many rows in all."""
+
+class AccessLog:
+    """
+    What the batches of one table asked for: one access for each distinct key of a batch, in order.
+    One thread at a time may use it.
+    """
+
+    def __init__(self) -> None: ...
+
+    def halve(self) -> None:
+        """
+        Forget the keys in the upper half of the hashes kept, and every access to them.
+        """
+
+    def part(self, number: int, bits: int) -> AccessLog:
+        """The log with only the keys of one of 2^bits equal parts of its hashes."""
+
+    @property
+    def halvings(self) -> int:
+        """The share of keys kept is 2^-halvings."""
+
+    @property
+    def num_rows(self) -> int:
+        """D, distinct rows."""
+
+    @property
+    def num_accesses(self) -> int:
+        """N."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that it takes."""
+
+    def rows(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,))]:
+        """uint32 [N], numbers from 0 by first appearance. A copy."""
+
+    def batch_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """
+        int64 [B + 1]: batch b is accesses batch_begin[b] to batch_begin[b + 1]. A copy.
+        """
+
+def log_working_set(working_set: WorkingSet, logs: Sequence[AccessLog]) -> None:
+    """
+    Add a batch to the logs of its tables, one a table: its unique keys, and the row of a missing value if asked for.
+    """
+
+def stack_distance_counts(rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], num_rows: int) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
+    """
+    uint64 [D + 1]: entry d counts the accesses whose row was the d-th most recently used, entry 0 first uses.
+    rows uint32 [N], each below D; batch_begin int64 [B + 1] from 0 to N. Raises ValueError.
+    """
+
+def gap_counts(rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], num_rows: int) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
+    """
+    uint64 [B]: entry g counts the accesses whose row was used g batches before, and not since.
+    """
+
+def rows_ahead(rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], num_rows: int, window: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+    """
+    int64 [B]: distinct rows of each batch and the `window` batches after it.
+    """
+
+def replay(rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], num_rows: int, policy: str, capacities: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], window: int = 0) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
+    """
+    uint64 [C]: hits of a cache of each capacity (uint64 [C], from 1 on), first uses not counted.
+    policy: 'lru', 'clock', 'lfu', 'frequency', 'window', 'optimal' or 'hot_set'; native/include/sfctr/replay.h has their rules.
+    window: batches known after the current one, for 'window' alone. Raises ValueError.
+    """

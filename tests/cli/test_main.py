@@ -17,6 +17,7 @@ COMMANDS = {
     "predict": {"--data", "--out", "--which"},
     "export": {"--out", "--rows", "--which"},
     "inspect": {"--which"},
+    "trace": {"--set", "--out", "--max-rows", "--window", "--memory"},
     "synth": {"--rows", "--out", "--seed", "--click-rate", "--scale"},
     "fetch": {"--out"},
 }

@@ -25,6 +25,7 @@ from .init import init
 from .inspect import inspect
 from .make import fetch, synth
 from .score import evaluate, predict
+from .trace import trace
 from .train import train
 
 # Typer carries click within it in some versions and depends on it in others; this finds the class in both.
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (init, train, evaluate, predict, export, inspect, synth, fetch):
+for _command in (init, train, evaluate, predict, export, inspect, trace, synth, fetch):
     app.command()(_command)
 
 

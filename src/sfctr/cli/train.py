@@ -34,7 +34,7 @@ def train(
     from sfctr.spec.runfile_text import decode_run_file
     from sfctr.train import train_run
 
-    options = decode_run_file(_text_of(run_file), str(run_file), set_)
+    options = decode_run_file(run_file_text(run_file), str(run_file), set_)
     run_dir = run or Path("runs") / run_file.stem
     with _place_for(run_dir, overwrite=overwrite):
         try:
@@ -46,7 +46,8 @@ def train(
         print(_summary(trained.facts, options.train.watch, run_dir))
 
 
-def _text_of(run_file: Path) -> str:
+def run_file_text(run_file: Path) -> str:
+    """Raises ConfigError where there is none, or it is not UTF-8."""
     try:
         return run_file.read_text(encoding="utf-8")
     except FileNotFoundError:

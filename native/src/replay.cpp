@@ -255,39 +255,39 @@ std::vector<std::uint64_t> for_each_capacity(std::span<const std::uint64_t> capa
 
 }  // namespace
 
-Policy policy_named(std::string_view name) {
+ReplayPolicy policy_named(std::string_view name) {
   constexpr std::string_view kNames[] = {"lru", "clock", "lfu", "frequency", "window", "optimal", "hot_set"};
   const auto found = std::ranges::find(kNames, name);
   if (found == std::end(kNames)) throw std::invalid_argument("there is no policy '" + std::string(name) + "'");
-  return static_cast<Policy>(found - std::begin(kNames));
+  return static_cast<ReplayPolicy>(found - std::begin(kNames));
 }
 
-std::vector<std::uint64_t> replay(const Accesses& accesses, Policy policy, std::span<const std::uint64_t> capacities,
+std::vector<std::uint64_t> replay(const Accesses& accesses, ReplayPolicy policy, std::span<const std::uint64_t> capacities,
                                   std::size_t window) {
   if (std::ranges::find(capacities, 0u) != capacities.end()) throw std::invalid_argument("a capacity is 0");
   const auto each = [&](auto make) {
     return for_each_capacity(capacities, [&](std::uint64_t c) { return hits(accesses, c, make()); });
   };
   switch (policy) {
-    case Policy::kLru:
+    case ReplayPolicy::kLru:
       return each([&] { return Lru(accesses.num_rows); });
-    case Policy::kClock:
+    case ReplayPolicy::kClock:
       return each([&] { return Clock(accesses.num_rows); });
-    case Policy::kLfu: {
+    case ReplayPolicy::kLfu: {
       const std::vector<std::uint32_t> counts = use_counts(accesses);
       const std::size_t highest = counts.empty() ? 0 : std::ranges::max(counts);
       return each([&] { return Lfu(accesses.num_rows, highest); });
     }
-    case Policy::kFrequency:
-    case Policy::kHotSet: {
+    case ReplayPolicy::kFrequency:
+    case ReplayPolicy::kHotSet: {
       const std::vector<std::uint32_t> ranks = ranks_by_use(accesses);
-      if (policy == Policy::kFrequency) return each([&] { return Frequency(ranks); });
+      if (policy == ReplayPolicy::kFrequency) return each([&] { return Frequency(ranks); });
       return for_each_capacity(capacities, [&](std::uint64_t c) { return hot_set_hits(accesses, c, ranks); });
     }
-    case Policy::kWindow:
-    case Policy::kOptimal: {
+    case ReplayPolicy::kWindow:
+    case ReplayPolicy::kOptimal: {
       const std::vector<std::uint32_t> next = next_uses(accesses);
-      if (policy == Policy::kOptimal) return each([&] { return Optimal(accesses, next); });
+      if (policy == ReplayPolicy::kOptimal) return each([&] { return Optimal(accesses, next); });
       return each([&] { return Window(accesses, next, window); });
     }
   }

@@ -15,7 +15,7 @@ namespace {
 
 using sfctr::Accesses;
 using sfctr::AccessLog;
-using sfctr::Policy;
+using sfctr::ReplayPolicy;
 
 struct Sequence {
   std::vector<std::uint32_t> rows;
@@ -62,20 +62,20 @@ void stack_distances_are_places_in_a_list(std::size_t num_accesses, std::uint32_
   for (std::uint64_t capacity : {1u, num_rows / 3 + 1, num_rows}) {
     const std::uint64_t sum =
         std::accumulate(counts.begin() + 1, counts.begin() + 1 + static_cast<long>(capacity), 0ull);
-    CHECK(sfctr::replay(sequence.accesses(), Policy::kLru, {{capacity}}, 0)[0] == sum);
+    CHECK(sfctr::replay(sequence.accesses(), ReplayPolicy::kLru, {{capacity}}, 0)[0] == sum);
   }
 }
 
 void no_policy_beats_the_optimum_and_a_whole_table_misses_nothing() {
   const Sequence sequence = random_sequence(3000, 100, 11);
   const std::vector<std::uint64_t> capacities = {1, 5, 20, 60, 100};
-  const auto best = sfctr::replay(sequence.accesses(), Policy::kOptimal, capacities, 0);
+  const auto best = sfctr::replay(sequence.accesses(), ReplayPolicy::kOptimal, capacities, 0);
   for (const char* name : {"lru", "clock", "lfu", "frequency", "window"}) {
     const auto found = sfctr::replay(sequence.accesses(), sfctr::policy_named(name), capacities, 2);
     for (std::size_t i = 0; i < capacities.size(); ++i) CHECK(found[i] <= best[i]);
     CHECK(found.back() == best.back());
   }
-  CHECK(sfctr::replay(sequence.accesses(), Policy::kWindow, capacities, 1u << 20) == best);
+  CHECK(sfctr::replay(sequence.accesses(), ReplayPolicy::kWindow, capacities, 1u << 20) == best);
 }
 
 // 40 batches of random keys, from `keys` on; every third asks for the row of a missing value too.
@@ -113,7 +113,7 @@ void what_is_no_sequence_of_accesses_is_refused() {
   CHECK_THROWS(std::invalid_argument, sfctr::checked({rows, late, 3}));
   CHECK_THROWS(std::invalid_argument, sfctr::checked({rows, falling, 3}));
   CHECK_THROWS(std::invalid_argument, sfctr::checked({rows, {}, 3}));
-  CHECK_THROWS(std::invalid_argument, sfctr::replay({rows, good, 3}, Policy::kLru, {{0}}, 0));
+  CHECK_THROWS(std::invalid_argument, sfctr::replay({rows, good, 3}, ReplayPolicy::kLru, {{0}}, 0));
   CHECK_THROWS(std::invalid_argument, sfctr::policy_named("fifo"));
 }
 

@@ -31,16 +31,16 @@
 
 namespace sfctr {
 
-enum class Policy { kLru, kClock, kLfu, kFrequency, kWindow, kOptimal, kHotSet };
+enum class ReplayPolicy { kLru, kClock, kLfu, kFrequency, kWindow, kOptimal, kHotSet };
 
 // By the names above; throws std::invalid_argument for another.
-Policy policy_named(std::string_view name);
+ReplayPolicy policy_named(std::string_view name);
 
 // Hits in a cache of each capacity, all from 1. `window` counts for kWindow alone. O(1) an access for lru, clock and
 // hot_set, O(log_64) of rows or accesses for the others. Capacities are divided among the threads of the pool, each of
 // which takes up to 16 bytes a row and N / 8 bytes. Throws std::invalid_argument for a capacity of 0, std::bad_alloc.
 // REQUIRES: accesses are as checked() wants them.
-std::vector<std::uint64_t> replay(const Accesses& accesses, Policy policy, std::span<const std::uint64_t> capacities,
+std::vector<std::uint64_t> replay(const Accesses& accesses, ReplayPolicy policy, std::span<const std::uint64_t> capacities,
                                   std::size_t window);
 
 }  // namespace sfctr

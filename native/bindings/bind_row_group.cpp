@@ -306,6 +306,7 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put "
            "off,\n"
            "since the group was made; and rows and bytes on disk.")
+      .def_prop_ro("num_in_flight", &RowGroup::num_in_flight, "Batches planned and not yet ended.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
       .def("find", &find, "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
            nb::sig("def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> "

@@ -1,5 +1,7 @@
 // The end of a batch: what it reached becomes rows, its frames are unpinned, and what had no frame is put away.
+#include <exception>
 #include <stdexcept>
+#include <utility>
 
 #include "sfctr/row_group.h"
 
@@ -73,6 +75,7 @@ void RowGroup::put_rows(std::span<const RecordId> ids, std::span<const std::byte
       log().append(ids, records.data(), locations.data());
       num_uncompacted_ += ids.size();
     } catch (const DiskError&) {
+      refused_ = std::current_exception();
       on_disk = false;
     }
   }

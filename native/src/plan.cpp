@@ -51,6 +51,7 @@ bool RowGroup::plan(WorkingSet& ws) {
 
 bool RowGroup::plan_locked(WorkingSet& ws) {
   drain();
+  if (refused_) std::rethrow_exception(std::exchange(refused_, nullptr));
   if (scratch_in_flight_ || (is_full_ && !start_evicting())) {
     ++counters_.waits;
     return false;

@@ -128,6 +128,12 @@ GroupCounters RowGroup::counters() {
   return counters_;
 }
 
+std::size_t RowGroup::num_in_flight() {
+  std::lock_guard lock(mutex_);
+  drain();
+  return num_in_flight_;
+}
+
 LogCounters RowGroup::log_counters() {
   std::lock_guard lock(mutex_);
   return log_ ? log_->counters() : LogCounters{};

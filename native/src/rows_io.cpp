@@ -114,7 +114,9 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
                             const float* records) {
   const std::size_t num_floats = layout_.num_floats();
   const auto owner = static_cast<std::uint32_t>(native_table);
-  budget_->require_index(keys.size());
+  std::uint32_t found[kBlock];
+  table.index.find(keys, found);
+  budget_->require_index(static_cast<std::uint64_t>(std::count(found, found + keys.size(), Place::none().bits())));
   compact();
   shrink_to_budget();
   std::vector<RecordId> ids;

@@ -106,6 +106,26 @@ def halve(group: _native.RowGroup, ws: _native.WorkingSet) -> None:
     group.update(ws, 1, 1.0, matrix([ZERO | {"lr": 0.5}]))
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_rows_that_a_known_batch_needs_are_spared(tmp_path: Path, known: bool) -> None:
+    """RAM has four frames. Rows 0 to 3 are there, 0 and 1 used longest ago; 4 and 5 come, then 0 and 1 again. CLOCK alone
+    would send 0 and 1 to disk; who knows the batch after next sends 2 and 3."""
+    twin = numpy_twin.Group(1, "sgd", None, [numpy_twin.Table(seed=1, null_seed=2, kind="uniform", a=1.0, b=1.0)])
+    group = make(twin, ram=24 * 9 + 24 * 4, disk=tmp_path)
+    pairs = [[6, 7], [8, 6], [0, 1], [2, 3], [4, 5], [0, 1]]
+    told = [_native.WorkingSet(1, 2, [_native.FeatureKeys(0, "one", np.array(p, dtype=np.uint64))]) for p in pairs]
+    fetched = []
+    for number, ws in enumerate(told):
+        if known and number == 4:
+            group.announce(ws)
+            group.announce(told[5])
+        group.locate(ws, train=True)
+        halve(group, ws)
+        fetched.append(group.counters()["fetched"])
+    assert fetched[-1] - fetched[-2] == (0 if known else 2)
+    assert all_rows(group, 1)[0, 0][0] == 0.25
+
+
 # ------------------------------------------------------------------------------------------------------------ property
 
 EXTREME = (0, 1, 2, 3, 5, 8, 2**63 - 1, 2**63, 2**64 - 1, 1234567890123456788, 1234567890123456789)

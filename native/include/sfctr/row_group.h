@@ -26,6 +26,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -173,6 +174,8 @@ class RowGroup {
   // Of rows, indexes and all that goes with them, in RAM; O(tables).
   std::size_t memory_bytes();
   GroupCounters counters();
+  // Batches planned and not yet ended.
+  std::size_t num_in_flight();
   LogCounters log_counters();
 
  private:
@@ -259,6 +262,7 @@ class RowGroup {
   bool is_full_ = false;           // it is, and evicting begins when no batch is in flight
   std::size_t num_in_flight_ = 0;  // batches planned and not yet drained
   bool scratch_in_flight_ = false;
+  std::exception_ptr refused_;  // what the disk said to a row that had to stay in RAM beyond the budget
   std::unordered_set<std::uint32_t> orphans_;  // frames that a failed fetch left to batches in flight
   std::size_t num_uncompacted_ = 0;  // rows appended to the log since compact()
   GroupCounters counters_;

@@ -227,6 +227,24 @@ def test_known_markers_among_numbers_mean_missing(text: str, kind: type) -> None
     assert finding.why.endswith("40.0% missing")
 
 
+@pytest.mark.parametrize("values", [[7.0, None, 8.0] * 60, ["7.0", "NA", "8.0"] * 60])
+@pytest.mark.parametrize("csv", [False, True], ids=["typed", "bare text"])
+def test_ids_that_were_made_floats_are_left_out_and_amounts_are_not(values: list[Any], csv: bool) -> None:
+    if not csv:
+        values = [None if v in (None, "NA") else float(v) for v in values]
+    finding = found("user_id", values, csv=csv)
+    assert finding.left_out
+    assert finding.features == (Categorical("user_id", dtype="int64"),)
+    assert finding.why == "ids that were made floats; write them as integers to use it"
+    assert made(found("price", values, csv=csv)) == dense("price", log=False)
+
+
+def test_nan_among_whole_numbers_in_text_means_missing() -> None:
+    finding = found("user", ["7", "nan", "8"] * 60, csv=True)
+    assert made(finding) == Categorical("user", dtype="int64")
+    assert finding.markers == ("nan",)
+
+
 def test_a_marker_among_texts_is_a_value() -> None:
     finding = found("country", ["NA", "DE", "FR"] * 60, csv=True)
     assert finding.markers == ()

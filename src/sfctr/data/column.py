@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..spec.batch import I64, Bools
+from sfctr.spec.batch import I64, Bools
+
 from .place import Place
 from .texts import Texts, buffer_as, is_text
 

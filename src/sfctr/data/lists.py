@@ -13,10 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..spec.batch import F32, I64, U8, U64, Bools, Keys
-from ..spec.errors import SchemaError
-from ..spec.schema import Bag, KeyType, Schema
-from ..spec.schema import Sequence as SequenceFeature
+from sfctr.spec.batch import F32, I64, U8, U64, Bools, Keys
+from sfctr.spec.errors import SchemaError
+from sfctr.spec.schema import Bag, KeyType, Schema
+from sfctr.spec.schema import Sequence as SequenceFeature
+
 from .column import Column, decoded, shown, values_of
 from .keys import Remember, key_column, text_keys
 from .numeric import numbers

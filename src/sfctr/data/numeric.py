@@ -13,9 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import _native
-from ..spec.batch import F32, I64, Bools
-from ..spec.schema import Dense
+from sfctr import _native
+from sfctr.spec.batch import F32, I64, Bools
+from sfctr.spec.schema import Dense
+
 from .column import Column, decoded, shown, values_of
 from .place import Place
 from .texts import F64, Texts, buffer_as, is_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..spec.batch import I64, Batch, Keys
+from sfctr.spec.batch import I64, Batch, Keys
 
 
 def cut(batch: Batch, start: int, stop: int) -> Batch:

@@ -8,10 +8,11 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any, Literal
 
-from ..spec.errors import ConfigError, DataError, SchemaError
-from ..spec.runfile import Data
-from ..spec.schema import Schema, check_fixed
-from ..telemetry import notice
+from sfctr.spec.errors import ConfigError, DataError, SchemaError
+from sfctr.spec.runfile import Data
+from sfctr.spec.schema import Schema, check_fixed
+from sfctr.telemetry import notice
+
 from .chunk import Chunk, Scan
 from .convert import Converter
 from .resolve import SAMPLE_ROWS, is_resolved, resolve_keys

@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from ..spec.errors import DataError
-from ..spec.runfile import Data
+from sfctr.spec.errors import DataError
+from sfctr.spec.runfile import Data
+
 from .chunk import CHUNK_ROWS
 from .files import File
 

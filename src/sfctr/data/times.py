@@ -13,9 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..spec.batch import I64, Bools
-from ..spec.errors import ConfigError, SchemaError
-from ..spec.schema import TimePartName
+from sfctr.spec.batch import I64, Bools
+from sfctr.spec.errors import ConfigError, SchemaError
+from sfctr.spec.schema import TimePartName
+
 from .column import Column, decoded, nulls_of, shown, values_of
 from .keys import OneKey
 from .numeric import numbers

@@ -111,7 +111,7 @@ def train_run(
         run = msgspec.structs.replace(run, schema=source.schema)
         store = open_store(run)
         stack.callback(store.close)
-        load_pretrained(store, run)
+        load_pretrained(store, run, source)
         progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet)
         stack.callback(progress.close)
         bench = _Bench(run, run_dir, source, held_out, store, module, is_object=model is not None)
@@ -229,12 +229,12 @@ def _say_unused(model: str | nn.Module, name: str, tables: Sequence[Table]) -> N
             notice(f"model '{name}' does not use the vectors of table '{table.name}': dim = 0 saves their memory")
 
 
-def load_pretrained(store: Store, run: RunFile) -> None:
-    """Begin the rows of tables that say so from their files."""
+def load_pretrained(store: Store, run: RunFile, source: Source) -> None:
+    """Begin the rows of tables that say so from their files; `source` keeps the texts of their keys with its own."""
     types = key_type_of_table(run.schema)
     for table in run.tables:
         if table.pretrained is not None:
-            for keys, vectors in read_pretrained(table, types[table.name]):
+            for keys, vectors in read_pretrained(table, types[table.name], source.remember_for(table.name)):
                 store.set_vectors(table.name, keys, vectors)
 
 

@@ -304,6 +304,7 @@ BAD_INPUTS: dict[str, Bad] = {
         ("predict", "empty", "--data", "clicks.csv", "--out", "p.parquet"),
     ),
     "inspect a file": Bad(("clicks.csv", "sfctr train"), argv=("inspect", "clicks.csv")),
+    "a directory as run file": Bad(("clicks: is a directory",), {"clicks/a.csv": csv()}, ("train", "clicks")),
     "export nothing": Bad(("--rows",), argv=("export", "nowhere", "--out", "x")),
     # ---- init and synth -----------------------------------------------------------------------------------------
     "init without the label": Bad(

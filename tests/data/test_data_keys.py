@@ -126,7 +126,9 @@ REFUSED = [
     ({"a": pa.array([0], pa.date32())}, A, "times are no ids"),
     ({"a": pa.array([Decimal("1.5")])}, A, "numbers with decimals are no ids"),
     ({"a": pa.array([[1]])}, A, "one id a row was needed; use a Bag or a Sequence feature"),
-    ({"a": pa.array([{"x": 1}])}, A, "one id a row was needed"),
+    ({"a": pa.array([{"x": 1}])}, A, "holds struct<x: int64> values, which cannot be ids; give each of their fields"),
+    ({"a": pa.array([{"x": 1}])}, Bag("a"), "holds struct<x: int64> values, which cannot be ids; give each of their"),
+    ({"a": pa.array([[("x", 1)]], pa.map_(pa.string(), pa.int64()))}, Bag("a"), "holds map<.*> values, which cannot"),
     ({"a": pa.array([1, -1])}, Categorical("a", dtype="uint64"), "row 2, column 'a': id -1 is negative, .*uint64"),
     (
         {"a": pa.array([1, 2**63], pa.uint64())},

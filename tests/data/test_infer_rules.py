@@ -14,7 +14,7 @@ from sfctr.data.column import Column
 from sfctr.data.infer_names import name_words, names_id, names_number, names_time
 from sfctr.data.infer_rules import Finding, find, find_time
 from sfctr.data.infer_times import number_time_format, split_time
-from sfctr.data.infer_values import values_of
+from sfctr.data.infer_values import facts_of
 from sfctr.data.place import Place
 from sfctr.spec.errors import DataError
 from sfctr.spec.schema import Bag, Categorical, Dense, Feature, TimePart
@@ -30,7 +30,7 @@ def found(name: str, values: Any, *, csv: bool = False, rows: int | None = ROWS,
     if csv:
         values = [None if v is None else str(v) for v in values]
     array = pa.array(values, kind)
-    return find(values_of(name, Column(array, Place("x", column=name), untyped=csv)), rows=rows)
+    return find(facts_of(name, Column(array, Place("x", column=name), untyped=csv)), rows=rows)
 
 
 def made(finding: Finding) -> Feature:
@@ -304,7 +304,7 @@ def test_the_format_of_whole_numbers_follows_from_their_digits(values: list[int]
 
 def test_a_column_named_as_the_time_is_read_as_one_or_refused() -> None:
     def named(values: Any, format: str | None = None, *, csv: bool = False) -> Finding:
-        return find_time(values_of("t", Column(pa.array(values), Place("x", column="t"), untyped=csv)), format)
+        return find_time(facts_of("t", Column(pa.array(values), Place("x", column="t"), untyped=csv)), format)
 
     assert named([14102100, 14102101]).format == "%y%m%d%H"
     assert named(["14102100", "14102101"], csv=True).format == "%y%m%d%H"

@@ -97,6 +97,18 @@ def decoded(column: Column) -> Column:
     return column
 
 
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type holds lists, of any kind."""
+    return bool(pa.types.is_nested(kind) and not pa.types.is_struct(kind) and not pa.types.is_map(kind))
+
+
+def bounds_of(lengths: npt.NDArray[Any]) -> I64:
+    """Bounds of runs that follow each other, given the length of each: run b is bounds[b]:bounds[b + 1]."""
+    bounds = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
+
+
 def shown(value: Any) -> str:
     """A value as a message quotes it."""
     text = str(value.item() if isinstance(value, np.generic) else value)

@@ -77,7 +77,7 @@ class Values:
         return int(growth * seen_once) + self.distinct - seen_once
 
 
-def values_of(name: str, column: Column) -> Values:
+def facts_of(name: str, column: Column) -> Values:
     """The facts of a sampled column. Raises DataError where its text is not UTF-8."""
     column = decoded(column)
     kind = column.type
@@ -90,18 +90,17 @@ def values_of(name: str, column: Column) -> Values:
     if pa.types.is_boolean(kind):
         return Values(kind="bool", found=there.to_numpy(zero_copy_only=False), keys="bool", **made)
     if pa.types.is_decimal(kind) and kind.scale == 0:
-        texts = Texts.of(pc.cast(there, pa.string()))
-        signed, bad = texts.int64s()
+        signed, bad = Texts.of(pc.cast(there, pa.string())).int64s()
         if bad < 0:
             return _integers(signed, False, made)
     if pa.types.is_integer(kind):
         return _integers(there.to_numpy(zero_copy_only=False), pa.types.is_unsigned_integer(kind), made)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        found, missing = numbers(column)
-        missing = missing | np.isnan(found)
-        if missing.all():
+        found = numbers(column)[0]
+        found = found[~np.isnan(found)]
+        if not len(found):
             return Values(kind="empty", found=[], **made)
-        return Values(kind="number", found=found[~missing], decimal=pa.types.is_decimal(kind), **made)
+        return Values(kind="number", found=found, decimal=pa.types.is_decimal(kind), **made)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         ns = times(column, None)
         return Values(kind="time", found=ns[ns != NO_TIME], **made)

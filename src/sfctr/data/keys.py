@@ -18,7 +18,7 @@ from sfctr.spec.batch import KEEP_NULL, U8, U64, Bools
 from sfctr.spec.errors import DataError, SchemaError
 from sfctr.spec.schema import Bucket, KeyType
 
-from .column import Column, decoded, shown, values_of
+from .column import Column, decoded, is_list, shown, values_of
 from .numeric import numbers
 from .place import Place
 from .texts import Texts, is_text
@@ -100,8 +100,10 @@ def refuse_as_key(kind: Any, place: Place) -> None:
         place.refuse(f"holds {kind} values, and times are no ids", remedy="use a TimePart feature")
     if pa.types.is_decimal(kind) and kind.scale != 0:
         place.refuse(f"holds {kind} values, and numbers with decimals are no ids", remedy="declare the column dense")
-    if pa.types.is_nested(kind):
+    if is_list(kind):
         place.refuse(f"holds {kind} values, and one id a row was needed", remedy="use a Bag or a Sequence feature")
+    if pa.types.is_nested(kind):
+        place.refuse(f"holds {kind} values, which cannot be ids", remedy="give each of their fields a column")
 
 
 def _typed_keys(column: Column, dtype: KeyType) -> OneKey:

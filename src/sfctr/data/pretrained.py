@@ -27,8 +27,9 @@ from .place import Place
 def read_pretrained(table: Table, dtype: KeyType, remember: Remember | None = None) -> Iterator[tuple[U64, F32]]:
     """Blocks of keys uint64 [n] and vectors float32 [n, D] of the file `table.pretrained`.
 
-    The file has a column `key`, read as the table's key type, and a list column `vector` of D finite numbers.
-    `remember` is told of the texts of hashed keys. Raises DataError, naming row and column, for a missing key, a key that is there twice, or a vector of another length.
+    The file has a column `key`, read as the table's key type, and a list column `vector` of D finite numbers;
+    `remember` is told of the texts of hashed keys. Raises DataError, naming row and column, for a missing key, a key
+    that is there twice, or a vector of another length.
     """
     assert table.pretrained is not None
     file, *more = find_files([table.pretrained], Data(format="parquet"))

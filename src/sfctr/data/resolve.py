@@ -19,7 +19,7 @@ from sfctr.spec.schema import Bag, Categorical, Cross, Feature, KeyType, Schema,
 from sfctr.spec.schema import Sequence as SequenceFeature
 
 from .chunk import Chunk
-from .column import Column, decoded
+from .column import Column, decoded, is_list
 from .keys import refuse_as_key, refuse_float, type_of_constant
 from .place import Place
 from .texts import KNOWN_MARKERS, Texts, is_text
@@ -111,7 +111,7 @@ def _guess_one(
 ) -> Guess:
     for column in columns:
         kind = column.type
-        while lists and pa.types.is_nested(kind) and not pa.types.is_struct(kind):
+        while lists and is_list(kind):
             kind = kind.value_type
         if pa.types.is_dictionary(kind):
             kind = kind.value_type

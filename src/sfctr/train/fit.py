@@ -21,7 +21,7 @@ from sfctr.data import Source, open_training
 from sfctr.data.pretrained import read_pretrained
 from sfctr.lookahead import Lookahead, ReadView
 from sfctr.models.registry import default_tables, needs_of
-from sfctr.spec.errors import ConfigError, SfctrError
+from sfctr.spec.errors import ConfigError, SfctrError, writing
 from sfctr.spec.runfile import Model, RunFile
 from sfctr.spec.runfile_text import checked, render_run_file
 from sfctr.spec.schema import Schema, key_type_of_table
@@ -117,7 +117,8 @@ def train_run(
         bench = _Bench(run, run_dir, source, held_out, store, module, is_object=model is not None)
         trainer = Trainer(bench.parts(progress), run.train)
         (run_dir / METRICS_FILE).unlink(missing_ok=True)
-        (run_dir / RUN_FILE).write_text(render_run_file(run))
+        with writing(run_dir / RUN_FILE):
+            (run_dir / RUN_FILE).write_text(render_run_file(run))
         try:
             trainer.run()
         except (KeyboardInterrupt, SfctrError):
@@ -262,7 +263,8 @@ def claimed(run_dir: Path) -> Iterator[None]:
         raise ConfigError(
             f"{run_dir} already holds a run; choose another directory (--run DIR, or run_dir= in Python), or remove it"
         )
-    run_dir.mkdir(parents=True, exist_ok=True)
+    with writing(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:

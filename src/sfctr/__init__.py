@@ -7,7 +7,7 @@ so that `import sfctr` and the command line answer quickly.
 import typing as _typing
 from importlib import import_module as _import_module
 
-from .spec.errors import (
+from sfctr.spec.errors import (
     CapacityError,
     CheckpointError,
     ConfigError,
@@ -17,16 +17,16 @@ from .spec.errors import (
     SchemaError,
     SfctrError,
 )
-from .spec.optim import FTRL, SGD, Adagrad, Adam, AdamW, Plateau, RowWiseAdagrad, Schedule
-from .spec.schema import Bag, Bucket, Categorical, Cross, Dense, Schema, Sequence, TimeColumn, TimePart
-from .spec.tables import Normal, Table, Tiers, Uniform
+from sfctr.spec.optim import FTRL, SGD, Adagrad, Adam, AdamW, Plateau, RowWiseAdagrad, Schedule
+from sfctr.spec.schema import Bag, Bucket, Categorical, Cross, Dense, Schema, Sequence, TimeColumn, TimePart
+from sfctr.spec.tables import Normal, Table, Tiers, Uniform
 
 if _typing.TYPE_CHECKING:
-    from .data import open_source
-    from .lookahead import Lookahead, ReadView
-    from .store import Store
-    from .train.fit import fit
-    from .train.run import Run
+    from sfctr.data import open_source
+    from sfctr.lookahead import Lookahead, ReadView
+    from sfctr.store import Store
+    from sfctr.train.fit import fit
+    from sfctr.train.run import Run
 
 __version__ = "0.1.0"
 

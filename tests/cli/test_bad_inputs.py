@@ -87,6 +87,15 @@ BAD_INPUTS: dict[str, Bad] = {
         ("clicks.csv, row 2, column 'item': ", "'1.5'", 'dtype = "string"'),
         {"clicks.csv": csv("click item", item={2: "1.5"}), "run.toml": run_file(INT64_ITEM)},
     ),
+    "integer ids that were made floats": Bad(
+        ("clicks.csv, row 1, column 'item': ", "'101.0'", "astype('Int64')", 'dtype = "string"'),
+        {"clicks.csv": csv("click item", item={r: f"{100 + r}.0" for r in range(1, ROWS + 1)})}
+        | {"run.toml": run_file(ITEM)},
+    ),
+    "an integer id that was made a float": Bad(
+        ("clicks.csv, row 7, column 'item': ", "'1e5'", "floats are no ids"),
+        {"clicks.csv": csv("click item", item={7: "1e5"}), "run.toml": run_file(ITEM)},
+    ),
     "negative id declared uint64": Bad(
         ("clicks.csv, row 4, column 'item': ", "'-7'", "uint64"),
         {"clicks.csv": csv("click item", item={4: "-7"}), "run.toml": run_file(INT64_ITEM.replace("int64", "uint64"))},
@@ -259,6 +268,14 @@ BAD_INPUTS: dict[str, Bad] = {
             "run.toml": run_file(INT64_ITEM, '{kind = "bag", name = "tags", table = "item", dtype = "string"}'),
         },
     ),
+    "strings of a table kept by one feature alone": Bad(
+        ("run.toml: schema: table 'item'", "'item'", "'tags'", "keep_strings"),
+        {
+            "run.toml": run_file(
+                ITEM.replace("}", ", keep_strings = true}"), '{kind = "bag", name = "tags", table = "item"}'
+            )
+        },
+    ),
     "a table that no feature uses": Bad(
         ("table 'user'", "no feature", "remove it"),
         {"run.toml": f'{RUN}[[tables]]\nname = "user"\ndim = 0\nlinear = {{kind = "sgd"}}\n'},
@@ -287,6 +304,7 @@ BAD_INPUTS: dict[str, Bad] = {
         ("predict", "empty", "--data", "clicks.csv", "--out", "p.parquet"),
     ),
     "inspect a file": Bad(("clicks.csv", "sfctr train"), argv=("inspect", "clicks.csv")),
+    "a directory as run file": Bad(("clicks: is a directory",), {"clicks/a.csv": csv()}, ("train", "clicks")),
     "export nothing": Bad(("--rows",), argv=("export", "nowhere", "--out", "x")),
     # ---- init and synth -----------------------------------------------------------------------------------------
     "init without the label": Bad(

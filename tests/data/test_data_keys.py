@@ -15,7 +15,7 @@ import xxhash
 from sfctr.data import open_source
 from sfctr.spec.batch import KEEP_NULL
 from sfctr.spec.errors import DataError, SchemaError
-from sfctr.spec.schema import Bag, Bucket, Categorical, Cross, Dense, Schema
+from sfctr.spec.schema import Bag, Bucket, Categorical, Cross, Dense, Schema, Sequence
 
 A = Categorical("a")
 M = 2**64
@@ -83,7 +83,10 @@ def test_a_slice_of_an_array_keeps_its_own_values(read, keys_of):
         (["18446744073709551615", "-1"], "string", [h("18446744073709551615"), h("-1")]),
         (["007", "7"], "string", [h("007"), h("7")]),
         (["+7", "7"], "string", [h("+7"), h("7")]),
-        (["1.0", "2"], "string", [h("1.0"), h("2")]),
+        (["1.0", "x"], "string", [h("1.0"), h("x")]),
+        (["1", "nan"], "string", [h("1"), h("nan")]),
+        (["1e5f", "10"], "string", [h("1e5f"), h("10")]),
+        (["100000000000000000000", "2"], "string", [h("100000000000000000000"), h("2")]),
         ([" 1", "2"], "string", [h(" 1"), h("2")]),
         (["true", "false"], "string", [h("true"), h("false")]),
         (["", ""], "string", [None, None]),
@@ -123,7 +126,9 @@ REFUSED = [
     ({"a": pa.array([0], pa.date32())}, A, "times are no ids"),
     ({"a": pa.array([Decimal("1.5")])}, A, "numbers with decimals are no ids"),
     ({"a": pa.array([[1]])}, A, "one id a row was needed; use a Bag or a Sequence feature"),
-    ({"a": pa.array([{"x": 1}])}, A, "one id a row was needed"),
+    ({"a": pa.array([{"x": 1}])}, A, "holds struct<x: int64> values, which cannot be ids; give each of their fields"),
+    ({"a": pa.array([{"x": 1}])}, Bag("a"), "holds struct<x: int64> values, which cannot be ids; give each of their"),
+    ({"a": pa.array([[("x", 1)]], pa.map_(pa.string(), pa.int64()))}, Bag("a"), "holds map<.*> values, which cannot"),
     ({"a": pa.array([1, -1])}, Categorical("a", dtype="uint64"), "row 2, column 'a': id -1 is negative, .*uint64"),
     (
         {"a": pa.array([1, 2**63], pa.uint64())},
@@ -157,6 +162,67 @@ def test_a_text_that_is_no_integer_is_refused_after_the_sample_said_integers(tex
     assert str(error.value) == (
         f"{path}, row 20001, column 'a': '7x' is no int64 id; declare dtype = \"string\" to hash the values as text"
     )
+
+
+FLOAT = (
+    " is a float, and floats are no ids; write the ids as integers (pandas makes floats of integers with missing"
+    " values; astype('Int64') does not), or declare dtype = \"string\" to hash the values as text"
+)
+
+
+@pytest.mark.parametrize("text", ["101.0", "1e5", "-1.5E+3", ".5", "7.", " 1.0", "+1.0"])
+def test_a_number_that_is_no_integer_is_refused_where_all_texts_are_numbers(text, text_file, read, keys_of):
+    path = text_file([["a", "b"], [7, "x"], [None, "x"], [text, "x"], ["2.5", "x"]])
+    with pytest.raises(DataError) as error:
+        read(path, A)
+    assert str(error.value) == f"{path}, row 3, column 'a': {text!r}{FLOAT}"
+    assert keys_of(read(path, Categorical("a", dtype="string")), "a") == [h("7"), None, h(text), h("2.5")]
+
+
+def test_words_for_a_missing_value_do_not_make_strings_of_floats(text_file, read):
+    with pytest.raises(DataError, match=r"row 2, column 'a': '101\.0' is a float"):
+        read(text_file("a,b\nNA,\n101.0,\nnan,\n"), A)
+
+
+@pytest.mark.parametrize(
+    ("text", "feature"),
+    [
+        ("1|2.0", Bag("a", separator="|")),
+        ("1:0.5|2.0:1", Bag("a", separator="|", weight_separator=":")),
+        ("1|2.0", Sequence("a", separator="|")),
+        ("2.0", Bag("a")),
+        ("2.0", Cross("ab", of=("a", "b"))),
+    ],
+)
+def test_floats_among_several_ids_a_row_or_in_a_cross_are_refused_too(text, feature, text_file, read):
+    path = text_file([["a", "b"], ["", "7"], [text, "7"]])
+    with pytest.raises(DataError, match=r"row 2, column 'a': '2\.0' is a float"):
+        read(path, feature)
+    columns = {"a": ["", text], "b": ["7", "7"]}
+    if getattr(feature, "separator", None):
+        with pytest.raises(DataError, match=r"Arrow table, row 2, column 'a': '2\.0' is a float"):
+            read(pa.table(columns), feature)
+
+
+def test_a_column_of_floats_is_refused_in_the_same_words_in_parquet_and_in_text(parquet, text_file, read):
+    words = "floats are no ids; write the ids as integers (pandas makes floats"
+    for path in (parquet({"a": [1.0, 101.0, None]}), text_file("a,b\n1.0,\n101.0,\n,\n")):
+        with pytest.raises(DataError) as error:
+            read(path, A)
+        assert words in str(error.value)
+
+
+def test_a_float_is_refused_after_the_sample_said_integers(text_file, read):
+    path = text_file([["a", "b"], *[[i, "x"] for i in range(20_000)], ["101.0", "x"]])
+    with pytest.raises(DataError) as error:
+        read(path, A)
+    assert str(error.value) == f"{path}, row 20001, column 'a': '101.0'{FLOAT}"
+
+
+def test_a_float_beside_strings_of_the_same_table_is_refused(text_file, read):
+    features = Categorical("a", table="t", dtype="string"), Categorical("b", table="t")
+    with pytest.raises(DataError, match=r"row 1, column 'b': '1\.5' is a float"):
+        read(text_file("a,b\nx,1.5\n"), *features)
 
 
 def test_a_unsigned_text_column_refuses_a_negative_id(text_file, read):

@@ -14,7 +14,7 @@ from sfctr.data.column import Column
 from sfctr.data.infer_names import name_words, names_id, names_number, names_time
 from sfctr.data.infer_rules import Finding, find, find_time
 from sfctr.data.infer_times import number_time_format, split_time
-from sfctr.data.infer_values import values_of
+from sfctr.data.infer_values import facts_of
 from sfctr.data.place import Place
 from sfctr.spec.errors import DataError
 from sfctr.spec.schema import Bag, Categorical, Dense, Feature, TimePart
@@ -30,7 +30,7 @@ def found(name: str, values: Any, *, csv: bool = False, rows: int | None = ROWS,
     if csv:
         values = [None if v is None else str(v) for v in values]
     array = pa.array(values, kind)
-    return find(values_of(name, Column(array, Place("x", column=name), untyped=csv)), rows=rows)
+    return find(facts_of(name, Column(array, Place("x", column=name), untyped=csv)), rows=rows)
 
 
 def made(finding: Finding) -> Feature:
@@ -227,6 +227,24 @@ def test_known_markers_among_numbers_mean_missing(text: str, kind: type) -> None
     assert finding.why.endswith("40.0% missing")
 
 
+@pytest.mark.parametrize("values", [[7.0, None, 8.0] * 60, ["7.0", "NA", "8.0"] * 60])
+@pytest.mark.parametrize("csv", [False, True], ids=["typed", "bare text"])
+def test_ids_that_were_made_floats_are_left_out_and_amounts_are_not(values: list[Any], csv: bool) -> None:
+    if not csv:
+        values = [None if v in (None, "NA") else float(v) for v in values]
+    finding = found("user_id", values, csv=csv)
+    assert finding.left_out
+    assert finding.features == (Categorical("user_id", dtype="int64"),)
+    assert finding.why == "ids that were made floats; write them as integers to use it"
+    assert made(found("price", values, csv=csv)) == dense("price", log=False)
+
+
+def test_nan_among_whole_numbers_in_text_means_missing() -> None:
+    finding = found("user", ["7", "nan", "8"] * 60, csv=True)
+    assert made(finding) == Categorical("user", dtype="int64")
+    assert finding.markers == ("nan",)
+
+
 def test_a_marker_among_texts_is_a_value() -> None:
     finding = found("country", ["NA", "DE", "FR"] * 60, csv=True)
     assert finding.markers == ()
@@ -286,7 +304,7 @@ def test_the_format_of_whole_numbers_follows_from_their_digits(values: list[int]
 
 def test_a_column_named_as_the_time_is_read_as_one_or_refused() -> None:
     def named(values: Any, format: str | None = None, *, csv: bool = False) -> Finding:
-        return find_time(values_of("t", Column(pa.array(values), Place("x", column="t"), untyped=csv)), format)
+        return find_time(facts_of("t", Column(pa.array(values), Place("x", column="t"), untyped=csv)), format)
 
     assert named([14102100, 14102101]).format == "%y%m%d%H"
     assert named(["14102100", "14102101"], csv=True).format == "%y%m%d%H"

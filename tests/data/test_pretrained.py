@@ -6,10 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
 import sfctr
 from sfctr.data.pretrained import read_pretrained
 from sfctr.spec.errors import DataError, SchemaError
+
+
+def h(text):
+    return xxhash.xxh3_64_intdigest(text.encode())
 
 
 def written(tmp_path, keys, vectors):
@@ -33,6 +38,18 @@ def test_lists_of_fixed_size_and_string_keys_are_read(tmp_path):
     keys, found = read(written(tmp_path, pa.array(["a"]), vectors), "string")
     assert keys == [0xE6C632B61E964E1F]  # XXH3-64 of "a"
     assert found == [[1.0, 2.0]]
+
+
+def test_the_texts_of_string_keys_are_remembered_where_the_table_keeps_them(tmp_path):
+    table = written(tmp_path, pa.array(["a"]), pa.array([[1.0, 2.0]]))
+    for keep, expected in ((True, {h("a"): "a", h("x"): "x"}), (False, None)):
+        schema = sfctr.Schema(label="y", features=[sfctr.Categorical("item", keep_strings=keep)])
+        with sfctr.open_source([{"item": "x", "y": 0}], schema) as source:
+            remember = source.remember_for("item")
+            assert source.remember_for("another table") is None
+            list(read_pretrained(table, "string", remember))
+            list(source)
+            assert (source.strings("item") if keep else remember) == expected
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from sfctr.spec.tables import Table
 ITEM = Input(name="item", kind="pooled", dim=4, linear=True, table="items")
 USER = Input(name="user", kind="pooled", dim=8, linear=False, table="users")
 BARE = Input(name="bare", kind="pooled", dim=0, linear=True, table="bares")
+HISTORY = Input(name="history", kind="sequence", dim=4, max_length=3, table="items", target="item")
 SCHEMA = Schema(label="y", features=[Dense("price"), Categorical("item", table="items"), Categorical("user")])
 
 OWN = """
@@ -109,3 +110,16 @@ def test_missing_tables_are_added_with_what_the_model_needs():
 def test_a_model_of_ones_own_gets_plain_tables(own_module):
     assert default_tables(f"{own_module}:Own", SCHEMA) == (Table("items"), Table("user"))
     assert default_tables(torch.nn.Linear(1, 1), SCHEMA) == (Table("items"), Table("user"))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "words"),
+    [
+        ("dcnv2", {"hidden": [8, 0]}, r"^model 'dcnv2': hidden sizes are \[8, 0\]"),
+        ("dcnv2", {"cross_layers": 0}, r"^model 'dcnv2': cross_layers is 0"),
+        ("din", {"activation": "swish"}, r"^model 'din': activation is 'swish'"),
+    ],
+)
+def test_an_argument_that_is_wrong_is_refused_under_the_models_name(name, args, words):
+    with pytest.raises(ModelError, match=words):
+        build_model(name, [ITEM, HISTORY], args=args)

@@ -178,7 +178,7 @@ def test_a_rendered_file_shows_every_field_of_every_section() -> None:
 
 def test_an_unset_field_is_a_commented_line_that_may_be_uncommented() -> None:
     text = render_run_file(decode_run_file(SMALL, "run.toml"))
-    assert "\n# clip = 1.0 " in text
+    assert "\n# clip = 0.5 " in text
     assert decode_run_file(text.replace("# clip = 1.0", "clip = 1.0"), "run.toml").train.clip == 1.0
 
 

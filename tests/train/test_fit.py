@@ -415,6 +415,14 @@ def test_texts_of_hashed_keys_stay_with_the_model_and_name_slices(planted):
         assert set(run.best["slices"]["word"]) == {"w0", "w1", "w2"}
 
 
+def test_string_keys_of_pretrained_rows_stay_with_the_model_though_no_row_has_them(planted):
+    frame = planted(500).assign(word=lambda f: "w" + (f["item"] % 3).astype(str))
+    pq.write_table(pa.table({"key": ["w1", "elsewhere"], "vector": [[1.0, 2.0]] * 2}), "vectors.parquet")
+    schema = Schema(label="click", features=[Categorical("word", keep_strings=True)])
+    with fit(frame, schema, [Table("word", dim=2, pretrained="vectors.parquet")], **QUICK) as run:
+        assert set(run.strings["word"].values()) == {"w0", "w1", "w2", "elsewhere"}
+
+
 def test_parts_of_a_model_that_tables_have_and_it_ignores_are_said(planted, schema, caplog):
     with Recorder():
         fit(planted(100), schema, TABLES, model="dcnv2", **QUICK).close()

@@ -91,6 +91,8 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, _UsageError):
         path = error.ctx.command_path if error.ctx else "sfctr"
         return f"{' '.join(error.format_message().split()).rstrip('.')}; see '{path} --help'"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {str(error.strerror).lower()}"
     return " ".join(str(error).splitlines())
 
 

@@ -10,7 +10,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ..spec.errors import DataError, nearest
+from sfctr.spec.errors import DataError, nearest
+
 from .column import Column
 from .place import Place
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..spec.batch import I64, Bools
+from sfctr.spec.batch import I64, Bools
+
 from .place import Place
 from .texts import Texts, buffer_as, is_text
 
@@ -94,6 +95,18 @@ def decoded(column: Column) -> Column:
     if pa.types.is_run_end_encoded(column.type):
         column = decoded(column.with_array(pc.run_end_decode(column.array)))
     return column
+
+
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type holds lists, of any kind."""
+    return bool(pa.types.is_nested(kind) and not pa.types.is_struct(kind) and not pa.types.is_map(kind))
+
+
+def bounds_of(lengths: npt.NDArray[Any]) -> I64:
+    """Bounds of runs that follow each other, given the length of each: run b is bounds[b]:bounds[b + 1]."""
+    bounds = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
 
 
 def shown(value: Any) -> str:

@@ -11,8 +11,9 @@ from threading import Lock
 
 import numpy as np
 
-from ..spec.batch import F32, I64, U64, Batch, Bools, Keys
-from ..spec.schema import Bag, Bucket, Categorical, Cross, Dense, KeyedFeature, Schema, Sequence, TimePart
+from sfctr.spec.batch import F32, I64, U64, Batch, Bools, Keys
+from sfctr.spec.schema import Bag, Bucket, Categorical, Cross, Dense, KeyedFeature, Schema, Sequence, TimePart
+
 from .chunk import Chunk
 from .column import Column
 from .keys import (
@@ -68,9 +69,9 @@ class Converter:
         self._fixed = {f.name for f in schema.features if serving and getattr(f, "serve_as", None) is not None}
         self._zones = {f.name: zone_named(f.zone, f.name) for f in schema.features if isinstance(f, TimePart)}
         self._groups = sequence_groups(schema)
-        self.strings = {f.columns[0]: Strings() for f in schema.features if getattr(f, "keep_strings", False)}
+        self.strings = {f.columns[0]: Strings() for f in schema.keyed if _keeps(f)}
         self._remember: dict[str, Remember] = {
-            f.name: self.strings[f.columns[0]].remember for f in schema.features if getattr(f, "keep_strings", False)
+            f.name: self.strings[f.columns[0]].remember for f in schema.keyed if _keeps(f)
         }
 
     def with_schema(self, schema: Schema) -> Converter:
@@ -93,6 +94,10 @@ class Converter:
         """Columns that decide which rows are kept."""
         time = self.schema.time_column
         return (*self._labels, *(() if time is None or time.column in self._left_out else (time.column,)))
+
+    def remember_for(self, table: str) -> Remember | None:
+        """What keeps the texts of a table's keys; None where they are not kept."""
+        return next((self._remember[f.name] for f in self.schema.keyed if _keeps(f) and f.table_name == table), None)
 
     def time(self, chunk: Chunk) -> I64 | None:
         """Nanoseconds of the schema's time column."""
@@ -186,6 +191,10 @@ def time_format(schema: Schema, feature: TimePart) -> str | None:
     """The format a TimePart reads its column in: the time column's own, where it is the same."""
     time = schema.time_column
     return time.format if time is not None and time.column == feature.column else feature.format
+
+
+def _keeps(feature: KeyedFeature) -> bool:
+    return isinstance(feature, Categorical | Bag | Sequence) and feature.keep_strings
 
 
 def _time_names(schema: Schema) -> frozenset[str]:

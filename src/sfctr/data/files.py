@@ -16,8 +16,8 @@ from typing import Any, Literal
 import fsspec
 import pyarrow as pa
 
-from ..spec.errors import ConfigError, DataError, nearest
-from ..spec.runfile import Data
+from sfctr.spec.errors import ConfigError, DataError, nearest
+from sfctr.spec.runfile import Data
 
 Format = Literal["parquet", "csv", "tsv", "criteo"]
 
@@ -75,9 +75,9 @@ def _local(text: str) -> list[str]:
     if os.path.isdir(path):
         return sorted(
             os.path.join(folder, name)
-            for folder, folders, names in os.walk(path)
+            for folder, _, names in os.walk(path)
             for name in names
-            if not _is_hidden(os.path.relpath(os.path.join(folder, name), path)) and folders is not None
+            if not _is_hidden(os.path.relpath(os.path.join(folder, name), path))
         )
     if os.path.exists(path):
         return [path]

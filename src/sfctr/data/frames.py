@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..spec.errors import DataError
+from sfctr.spec.errors import DataError
+
 from .chunk import CHUNK_ROWS, Chunk, check_columns
 from .column import shown
 from .place import Place

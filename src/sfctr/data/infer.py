@@ -23,7 +23,7 @@ from sfctr.spec.toml_text import toml_value
 from .infer_rules import Finding, find, find_time
 from .infer_sample import Sample, read_sample
 from .infer_times import split_time
-from .infer_values import values_of
+from .infer_values import facts_of
 from .labels import labels
 from .times import NO_TIME, time_of
 
@@ -73,7 +73,7 @@ def infer_run_file(
     ordering = _ordering(findings, time)
 
     comments: Comments = {"": _head(sample), "schema.label": _label_words(label_names, clicks, mask)}
-    features = _features(findings, ordering, comments)
+    features = _features(sample.name, findings, ordering, comments)
     for name, why in _leaks(sample, features, clicks[:, 0], mask[:, 0]).items():
         comments[f"schema.features.{name}"] += f"\n{why}"
     schema = Schema(
@@ -102,7 +102,7 @@ def _findings(sample: Sample, label_names: Sequence[str], time: str | None, form
     for name in sample.columns:
         if name in label_names:
             continue
-        values = values_of(name, sample.column(name))
+        values = facts_of(name, sample.column(name))
         findings.append(find_time(values, format) if name == time else find(values, rows=sample.total))
     return findings
 
@@ -113,7 +113,7 @@ def _ordering(findings: Sequence[Finding], time: str | None) -> Finding | None:
     return times[0] if len(times) == 1 else None
 
 
-def _features(findings: Sequence[Finding], ordering: Finding | None, comments: Comments) -> list[Feature]:
+def _features(name: str, findings: Sequence[Finding], ordering: Finding | None, comments: Comments) -> list[Feature]:
     features: list[Feature] = []
     left_out: list[str] = []
     taken = {f.column for f in findings}
@@ -127,7 +127,10 @@ def _features(findings: Sequence[Finding], ordering: Finding | None, comments: C
             comments[f"schema.features.{feature.name}"] = finding.why
     if not features:
         reasons = [f"{f.column}: {f.why}" for f in findings]
-        raise SchemaError("no column can be a feature: " + ("; ".join(reasons) or "the label is the only one"))
+        raise SchemaError(
+            f"{name}: no column can be a feature: {'; '.join(reasons) or 'the label is the only one'};"
+            " give a file whose columns differ from row to row"
+        )
     if left_out:
         comments["schema.features"] = "\n".join(["Left out:", *left_out])
     return features

@@ -90,9 +90,7 @@ def _by_kind(values: Values, rows: int | None) -> Finding:
     if values.kind == "integer":
         return _integer(values, rows)
     if values.kind == "number":
-        return _number(
-            values, "decimals" if values.decimal else "numbers with a fraction" if _fractions(values) else "floats"
-        )
+        return _decimal_or_float(values)
     if values.kind == "list":
         return _list(values)
     if values.kind == "vector":
@@ -127,6 +125,15 @@ def _integer(values: Values, rows: int | None) -> Finding:
     else:
         why = "whole numbers without the shape of counts"
     return _made(values, _categorical(values, rows), f"{_distinct(values)}; {why} -> ids")
+
+
+def _decimal_or_float(values: Values) -> Finding:
+    if values.decimal or bool(np.any(values.found != np.rint(values.found))):
+        return _number(values, "decimals" if values.decimal else "numbers with a fraction")
+    if names_id(values.name):
+        ids = Categorical(**_named(values), dtype="int64")
+        return _left_out(values, (ids,), "ids that were made floats; write them as integers to use it")
+    return _number(values, "floats")
 
 
 def _number(values: Values, what: str) -> Finding:
@@ -188,10 +195,6 @@ def _is_skewed(found: npt.NDArray[np.float64]) -> bool:
         return False
     usual = max(float(np.median(found)), 1.0)
     return bool(np.quantile(found, 0.99) >= 5 * usual or found.max() >= 50 * usual)
-
-
-def _fractions(values: Values) -> bool:
-    return bool(np.any(values.found != np.rint(values.found)))
 
 
 def _is_row_number(values: Values, feature: Feature) -> bool:

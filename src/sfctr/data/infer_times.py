@@ -14,17 +14,15 @@ from sfctr.spec.errors import DataError
 
 from .column import Column
 from .place import Place
-from .times import NO_TIME, times
+from .times import DAY_S, EPOCH_UNITS, NO_TIME, times
 
 _NOWHERE = Place("the sample")
 
 _CALENDAR = {6: ("%y%m%d",), 8: ("%Y%m%d", "%y%m%d%H"), 10: ("%Y%m%d%H",), 12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
 """By the number of digits, the likeliest first."""
-_EPOCH = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _FIRST = int(datetime(1980, 1, 1, tzinfo=UTC).timestamp()) * 10**9
 _LAST = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * 10**9
 FORMATS = 'such as "%y%m%d%H" for 14102100, or "s" or "ms" since 1970'
-_DAY_NS = 24 * 3600 * 10**9
 
 
 def number_time_format(found: npt.NDArray[Any]) -> str | None:
@@ -37,7 +35,7 @@ def number_time_format(found: npt.NDArray[Any]) -> str | None:
         ns = _parsed(np.unique(found), format)
         if ns is not None and ns.min() >= _FIRST and ns.max() < _LAST:
             return format
-    for unit, unit_ns in _EPOCH.items():
+    for unit, unit_ns in EPOCH_UNITS.items():
         if low * unit_ns >= _FIRST and high * unit_ns < _LAST:
             return unit
     return None
@@ -65,4 +63,4 @@ def split_time(ns: I64, share: float = 0.1) -> str | None:
 
 def has_hours(ns: I64) -> bool:
     """Whether these times say more than a day."""
-    return bool(np.any(ns % (_DAY_NS) != 0))
+    return bool(np.any(ns % (DAY_S * 10**9) != 0))

@@ -20,13 +20,10 @@ from sfctr.spec.schema import KeyType
 
 from .column import Column, decoded
 from .numeric import numbers
-from .texts import Texts
+from .texts import KNOWN_MARKERS, Texts
 from .times import NO_TIME, times
 
 Kind = Literal["empty", "integer", "number", "bool", "text", "time", "list", "vector", "other"]
-
-MARKERS = frozenset(("NA", "N/A", "n/a", "NULL", "Null", "null", "None", "none", "nan", "NaN", "NAN", "\\N", "-", "?"))
-"""Texts that mean a missing value where they are all that keeps a column from being numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +77,7 @@ class Values:
         return int(growth * seen_once) + self.distinct - seen_once
 
 
-def values_of(name: str, column: Column) -> Values:
+def facts_of(name: str, column: Column) -> Values:
     """The facts of a sampled column. Raises DataError where its text is not UTF-8."""
     column = decoded(column)
     kind = column.type
@@ -93,18 +90,17 @@ def values_of(name: str, column: Column) -> Values:
     if pa.types.is_boolean(kind):
         return Values(kind="bool", found=there.to_numpy(zero_copy_only=False), keys="bool", **made)
     if pa.types.is_decimal(kind) and kind.scale == 0:
-        texts = Texts.of(pc.cast(there, pa.string()))
-        signed, bad = texts.int64s()
+        signed, bad = Texts.of(pc.cast(there, pa.string())).int64s()
         if bad < 0:
             return _integers(signed, False, made)
     if pa.types.is_integer(kind):
         return _integers(there.to_numpy(zero_copy_only=False), pa.types.is_unsigned_integer(kind), made)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        found, missing = numbers(column)
-        missing = missing | np.isnan(found)
-        if missing.all():
+        found = numbers(column)[0]
+        found = found[~np.isnan(found)]
+        if not len(found):
             return Values(kind="empty", found=[], **made)
-        return Values(kind="number", found=found[~missing], decimal=pa.types.is_decimal(kind), **made)
+        return Values(kind="number", found=found, decimal=pa.types.is_decimal(kind), **made)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         ns = times(column, None)
         return Values(kind="time", found=ns[ns != NO_TIME], **made)
@@ -148,41 +144,46 @@ def _text_values(name: str, column: Column) -> Values:
 
 def _typed_texts(column: Column, made: dict[str, Any]) -> Values | None:
     """Texts without a type of their own as what all of them can be, or None where they are texts."""
+    rest, markers = _without_markers(column)
+    marked = {**made, "markers": markers}
+    whole = _whole_numbers(column, made)
+    if whole is not None or pc.any(pc.match_substring_regex(column.array, r"^[-+]?0\d")).as_py():  # 00501 is a code
+        return whole
+    if markers and (whole := _whole_numbers(rest, marked)) is not None:
+        return whole
+    return _numbers(column, made) or (_numbers(rest, marked) if markers else None) or _bools_or_times(column, made)
+
+
+def _without_markers(column: Column) -> tuple[Column, tuple[str, ...]]:
+    """The texts that are none of the known markers of a missing value, and the markers in use; where those are the
+    more, they are values."""
+    known = pc.is_in(column.array, pa.array(sorted(KNOWN_MARKERS), column.array.type))
+    used = column.array.filter(known).unique().to_pylist()
+    rest = column.array.filter(pc.invert(known))
+    return (column.with_array(rest), tuple(sorted(used))) if len(rest) * 2 >= len(column) else (column, ())
+
+
+def _whole_numbers(column: Column, made: dict[str, Any]) -> Values | None:
     texts, _ = column.texts()
     for parse, unsigned in ((texts.int64s, False), (texts.uint64s, True)):
         whole, bad = parse()
         if bad < 0:
             return _integers(whole, unsigned, made)
-    if pc.any(pc.match_substring_regex(column.array, r"^[-+]?0\d")).as_py():  # 00501 is a code
-        return None
-    found, markers = _numbers_but_markers(column)
-    if found is not None:
-        if markers and np.all(found == np.rint(found)) and np.all(np.abs(found) < 2.0**53):
-            return _integers(found.astype(np.int64), False, {**made, "markers": markers})
-        return Values(kind="number", found=found, markers=markers, **made)
-    words = {text.lower() for text in column.array.unique().to_pylist()} if len(column.array.unique()) <= 8 else set()
-    if words and words <= {"true", "false"}:
-        return Values(
-            kind="bool", found=pc.equal(pc.utf8_lower(column.array), "true").to_numpy(False), keys="bool", **made
-        )
+    return None
+
+
+def _numbers(column: Column, made: dict[str, Any]) -> Values | None:
+    parsed, bad = column.texts()[0].numbers()
+    return Values(kind="number", found=parsed[~np.isnan(parsed)], **made) if bad < 0 else None
+
+
+def _bools_or_times(column: Column, made: dict[str, Any]) -> Values | None:
+    distinct = column.array.unique()
+    if len(distinct) <= 8 and {text.lower() for text in distinct.to_pylist()} <= {"true", "false"}:
+        true = pc.equal(pc.utf8_lower(column.array), "true").to_numpy(False)
+        return Values(kind="bool", found=true, keys="bool", **made)
     try:
         ns = times(column, None)
     except DataError:
         return None
     return Values(kind="time", found=ns, **made)
-
-
-def _numbers_but_markers(column: Column) -> tuple[npt.NDArray[np.float64] | None, tuple[str, ...]]:
-    """All texts as numbers; or all but the known markers of a missing value, if these are the fewer."""
-    texts, _ = column.texts()
-    parsed, bad = texts.numbers()
-    if bad < 0:
-        return parsed[~np.isnan(parsed)], ()
-    known = pc.is_in(column.array, pa.array(sorted(MARKERS), column.array.type))
-    used = column.array.filter(known).unique().to_pylist()
-    rest = column.array.filter(pc.invert(known))
-    if not used or len(rest) * 2 < len(column.array):
-        return None, ()
-    texts, _ = column.with_array(rest).texts()
-    parsed, bad = texts.numbers()
-    return (parsed, tuple(sorted(used))) if bad < 0 else (None, ())

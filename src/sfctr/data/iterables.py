@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..spec.errors import DataError
+from sfctr.spec.errors import DataError
+
 from .chunk import CHUNK_ROWS, Chunk, check_columns
 from .frames import array_of
 from .place import Place

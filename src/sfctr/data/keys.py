@@ -7,17 +7,18 @@ it is refused, so that one id never has two keys.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import _native
-from ..spec.batch import KEEP_NULL, U8, U64, Bools
-from ..spec.errors import DataError, SchemaError
-from ..spec.schema import Bucket, KeyType
-from .column import Column, decoded, shown, values_of
+from sfctr import _native
+from sfctr.spec.batch import KEEP_NULL, U8, U64, Bools
+from sfctr.spec.errors import DataError, SchemaError
+from sfctr.spec.schema import Bucket, KeyType
+
+from .column import Column, decoded, is_list, shown, values_of
 from .numeric import numbers
 from .place import Place
 from .texts import Texts, is_text
@@ -25,6 +26,7 @@ from .texts import Texts, is_text
 Remember = Callable[[U64, Texts], None]
 """Is told of every hashed text and its key, where keep_strings asks for the way back."""
 
+_WHOLE_IDS = "write the ids as integers (pandas makes floats of integers with missing values; astype('Int64') does not)"
 AS_STRINGS = 'declare dtype = "string" to hash the values as text'
 _BOOLS = {b"true": 1, b"True": 1, b"TRUE": 1, b"1": 1, b"false": 0, b"False": 0, b"FALSE": 0, b"0": 0}
 
@@ -74,9 +76,17 @@ def text_keys(texts: Texts, dtype: KeyType, place: Place, remember: Remember | N
     if dtype == "bool":
         return _bool_texts(texts, place)
     parsed, bad = texts.uint64s() if dtype == "uint64" else texts.int64s()
+    if bad >= 0 and texts.is_float(bad):
+        refuse_float(texts, bad, place)
     if bad >= 0:
         place.refuse(f"{texts.shown(bad)} is no {dtype} id", bad, remedy=AS_STRINGS)
     return parsed.view(np.uint64)
+
+
+def refuse_float(texts: Texts, index: int, place: Place) -> NoReturn:
+    """Refuse text `index`, a float where an id was needed."""
+    found = f"{texts.shown(index)} is a float, and floats are no ids"
+    place.refuse(found, index, remedy=f"{_WHOLE_IDS}, or {AS_STRINGS}")
 
 
 def refuse_as_key(kind: Any, place: Place) -> None:
@@ -84,14 +94,16 @@ def refuse_as_key(kind: Any, place: Place) -> None:
     if pa.types.is_floating(kind):
         place.refuse(
             f"holds {kind} values, and floats are no ids",
-            remedy="store the ids as integers (in pandas, with missing values: astype('Int64')), or declare it dense",
+            remedy=f"{_WHOLE_IDS}, or declare the column dense",
         )
     if pa.types.is_temporal(kind):
         place.refuse(f"holds {kind} values, and times are no ids", remedy="use a TimePart feature")
     if pa.types.is_decimal(kind) and kind.scale != 0:
         place.refuse(f"holds {kind} values, and numbers with decimals are no ids", remedy="declare the column dense")
-    if pa.types.is_nested(kind):
+    if is_list(kind):
         place.refuse(f"holds {kind} values, and one id a row was needed", remedy="use a Bag or a Sequence feature")
+    if pa.types.is_nested(kind):
+        place.refuse(f"holds {kind} values, which cannot be ids", remedy="give each of their fields a column")
 
 
 def _typed_keys(column: Column, dtype: KeyType) -> OneKey:

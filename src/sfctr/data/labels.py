@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..spec.batch import F32, Bools
+from sfctr.spec.batch import F32, Bools
+
 from .column import Column, decoded, shown
 from .numeric import numbers
 from .texts import F64

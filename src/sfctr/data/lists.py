@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..spec.batch import F32, I64, U8, U64, Bools, Keys
-from ..spec.errors import SchemaError
-from ..spec.schema import Bag, KeyType, Schema
-from ..spec.schema import Sequence as SequenceFeature
-from .column import Column, decoded, shown, values_of
+from sfctr.spec.batch import F32, I64, U8, U64, Bools, Keys
+from sfctr.spec.errors import SchemaError
+from sfctr.spec.schema import Bag, KeyType, Schema
+from sfctr.spec.schema import Sequence as SequenceFeature
+
+from .column import Column, bounds_of, decoded, is_list, shown, values_of
 from .keys import Remember, key_column, text_keys
 from .numeric import numbers
 from .place import Place
@@ -41,7 +42,7 @@ class Ragged:
         if not dropped.any():
             return replace(self, nulls=None)
         kept = ~dropped
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[self.offsets]
+        offsets = bounds_of(kept)[self.offsets]
         weights = None if self.weights is None else self.weights[kept]
         return Ragged(offsets, self.keys[kept], None, weights)
 
@@ -51,7 +52,7 @@ class Ragged:
         if max_length is None or not len(lengths) or lengths.max() <= max_length:
             return self
         new_lengths = np.minimum(lengths, max_length)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(new_lengths)])
+        offsets = bounds_of(new_lengths)
         first = self.offsets[1:] - new_lengths if latest else self.offsets[:-1]
         items = np.repeat(first - offsets[:-1], new_lengths) + np.arange(offsets[-1])
         weights = None if self.weights is None else self.weights[items]
@@ -72,8 +73,7 @@ def ragged_column(column: Column, separator: str | None, dtype: KeyType, remembe
     items, offsets = _list_items(column)
     if items is None:
         one = key_column(column, dtype, remember)
-        nulls = None if one.nulls is None else one.nulls
-        return Ragged(np.arange(len(column) + 1), one.keys, nulls).drop_nulls()
+        return Ragged(np.arange(len(column) + 1), one.keys, one.nulls).drop_nulls()
     keys, nulls = key_column(items, dtype, remember)
     return Ragged(offsets, keys, nulls)
 
@@ -141,11 +141,11 @@ def _empty(rows: int) -> Ragged:
 
 def _list_items(column: Column) -> tuple[Column | None, I64]:
     """The items of a column of lists, with their bounds; None where it holds no lists."""
-    if not pa.types.is_nested(column.type) or pa.types.is_struct(column.type) or pa.types.is_map(column.type):
+    if not is_list(column.type):
         return None, np.zeros(0, np.int64)
     # Not by a cast of list views to lists: pyarrow 26 computes wrong offsets for those that hold nulls.
     lengths = values_of(pc.fill_null(pc.list_value_length(column.array), 0))
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    offsets = bounds_of(lengths)
     items = column.array.flatten()
     return Column(items, column.place.of_items(offsets)), offsets
 
@@ -174,7 +174,7 @@ def _weighted_tokens(column: Column, feature: Bag, dtype: KeyType, remember: Rem
     tokens, offsets = _tokens(column, feature.separator)
     # Dropping null tokens first lets every token that is left be held to have a weight.
     full = ~tokens.nulls(column.markers)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(full)])[offsets]
+    offsets = bounds_of(full)[offsets]
     tokens = Texts(tokens.data, tokens.starts[full], tokens.ends[full])
     place = column.place.of_items(offsets)
     ids, weights, bad = tokens.halves(feature.weight_separator)
@@ -187,22 +187,23 @@ def _weighted_tokens(column: Column, feature: Bag, dtype: KeyType, remember: Rem
 
 def _weights(column: Column, feature: Bag, ragged: Ragged, ids: Column) -> F32:
     """Weights beside the ids of a column of their own."""
-    column = decoded(column)
-    items, offsets = (None, ragged.offsets[:1]) if pa.types.is_null(column.type) else _list_items(column)
-    if pa.types.is_null(column.type):
-        values, offsets = np.zeros(0), np.zeros(len(column) + 1, np.int64)
-    elif items is not None:
-        values, _ = numbers(items)
-    elif feature.separator is not None and column.is_text:
-        tokens, offsets = _tokens(column, feature.separator)
-        nulls = tokens.nulls(column.markers)
-        values = tokens.without(nulls).doubles(column.place.of_items(offsets))
-    else:
-        values, missing = numbers(column)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(~missing)])
-        values = values[~missing]
+    values, offsets = _listed_weights(decoded(column), feature.separator)
     _refuse_other_length(offsets, ragged.offsets, column.place, ids.place.column or feature.name)
     return _checked_weights(values, column.place.of_items(offsets), ragged)
+
+
+def _listed_weights(column: Column, separator: str | None) -> tuple[F64, I64]:
+    """The weights of all rows, and the bounds of each row's."""
+    if pa.types.is_null(column.type):
+        return np.zeros(0), np.zeros(len(column) + 1, np.int64)
+    items, offsets = _list_items(column)
+    if items is not None:
+        return numbers(items)[0], offsets
+    if separator is not None and column.is_text:
+        tokens, offsets = _tokens(column, separator)
+        return tokens.without(tokens.nulls(column.markers)).doubles(column.place.of_items(offsets)), offsets
+    values, missing = numbers(column)
+    return values[~missing], bounds_of(~missing)
 
 
 def _checked_weights(values: F64, place: Place, ragged: Ragged) -> F32:

@@ -21,10 +21,11 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 
-from sfctr.spec.errors import ConfigError, DataError
+from sfctr.spec.errors import ConfigError, DataError, writing
 from sfctr.telemetry import notice
+
+from .parquet_writer import WholeParquet
 
 PACKAGE = "recbole==1.2.1"
 WHEEL_SHA256 = "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407"
@@ -85,8 +86,9 @@ def prepare_movielens(
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(wheel) if wheel is not None else _downloaded(Path(scratch))
         table = _table(*_texts(source, sha256))
-    folder.mkdir(parents=True, exist_ok=True)
-    files.terms.write_text(TERMS)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        files.terms.write_text(TERMS)
     _write(table, files.ratings)
     return files
 
@@ -180,12 +182,17 @@ def _histories(ratings: Rows) -> Iterator[list[int]]:
 
 def _write(table: pa.Table, path: Path) -> None:
     """At once or not at all: a half-written file never has the final name."""
-    beside = path.with_name(f".{path.name}.writing")
-    if path.suffix == ".csv":
-        pyarrow.csv.write_csv(_with_text_lists(table), beside)
-    else:
-        pq.write_table(table, beside)
-    os.replace(beside, path)
+    if path.suffix == ".parquet":
+        with WholeParquet(path, table.schema) as writer:
+            writer.write(table)
+        return
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        with writing(path):
+            pyarrow.csv.write_csv(_with_text_lists(table), beside)
+            beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _with_text_lists(table: pa.Table) -> pa.Table:

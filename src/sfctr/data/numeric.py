@@ -13,10 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import _native
-from ..spec.batch import F32, I64, Bools
-from ..spec.schema import Dense
-from .column import Column, decoded, shown, values_of
+from sfctr import _native
+from sfctr.spec.batch import F32, I64, Bools
+from sfctr.spec.schema import Dense
+
+from .column import Column, bounds_of, decoded, is_list, shown, values_of
 from .place import Place
 from .texts import F64, Texts, buffer_as, is_text
 
@@ -70,7 +71,7 @@ def _decimals(column: Column) -> F64:
 
 def dense(column: Column, feature: Dense) -> F32:
     """float32 [B, width] of a dense feature."""
-    if feature.size == 1 and not _is_list(column.type):
+    if feature.size == 1 and not is_list(column.type):
         return finish_dense(*_numbers(column), column.place, feature)
     return _vectors(column, feature)
 
@@ -122,10 +123,6 @@ def _refuse_where(bad: Bools, values: F64, place: Place, feature: Dense, problem
         place.refuse(f"{shown(values[index])} {problem}", index // feature.size, remedy=remedy)
 
 
-def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_nested(kind) and not pa.types.is_struct(kind) and not pa.types.is_map(kind))
-
-
 def _vectors(column: Column, feature: Dense) -> F32:
     """Lists of `size` numbers, or texts of as many between blanks. A missing list is a row of missing numbers."""
     lengths, items = _items(column)
@@ -149,13 +146,13 @@ def _items(column: Column) -> tuple[I64, F64]:
         texts, missing = column.texts()
         tokens, bounds = texts.split(" ")
         full = tokens.starts < tokens.ends
-        bounds = np.concatenate([[0], np.cumsum(full)])[bounds]
+        bounds = bounds_of(full)[bounds]
         tokens = Texts(tokens.data, tokens.starts[full], tokens.ends[full])
         return np.where(missing, -1, np.diff(bounds)), tokens.doubles(column.place.of_items(bounds))
-    if not _is_list(column.type):
+    if not is_list(column.type):
         column.place.refuse(f"holds {column.type} values, and lists of numbers were needed", remedy="set size = 1")
     lengths = values_of(pc.fill_null(pc.list_value_length(column.array), -1)).astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(np.maximum(lengths, 0))])
+    offsets = bounds_of(np.maximum(lengths, 0))
     child = column.with_array(column.array.flatten())
     values, _ = numbers(Column(child.array, column.place.of_items(offsets)))
     return lengths, values

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..spec.batch import I64, U64
+from sfctr.spec.batch import I64, U64
 
 BLOCK = 16_384
 LANES = 16
@@ -51,7 +51,6 @@ class EpochOrder:
 
     def __init__(self, seed: int, epoch: int, num_rows: int) -> None:
         self.num_rows = num_rows
-        self.num_spans = -(-num_rows // SPAN)
         self._seed, self._epoch = seed, epoch
         num_blocks = -(-num_rows // BLOCK)
         blocks = shuffled(hash_of(seed, epoch, 0), 0, num_blocks)

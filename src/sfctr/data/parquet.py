@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..spec.errors import DataError
+from sfctr.spec.errors import DataError
+
 from .chunk import CHUNK_ROWS
 from .files import File
 from .texts import is_text

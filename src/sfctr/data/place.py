@@ -7,8 +7,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from ..spec.batch import I64
-from ..spec.errors import DataError
+from sfctr.spec.batch import I64
+from sfctr.spec.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,17 @@ from sfctr.spec.tables import Table
 
 from .column import Column
 from .files import find_files
-from .keys import key_column
+from .keys import Remember, key_column
 from .parquet import ParquetReader
 from .place import Place
 
 
-def read_pretrained(table: Table, dtype: KeyType) -> Iterator[tuple[U64, F32]]:
+def read_pretrained(table: Table, dtype: KeyType, remember: Remember | None = None) -> Iterator[tuple[U64, F32]]:
     """Blocks of keys uint64 [n] and vectors float32 [n, D] of the file `table.pretrained`.
 
-    The file has a column `key`, read as the table's key type, and a list column `vector` of D finite numbers. Raises
-    DataError, naming row and column, for a missing key, a key that is there twice, or a vector of another length.
+    The file has a column `key`, read as the table's key type, and a list column `vector` of D finite numbers;
+    `remember` is told of the texts of hashed keys. Raises DataError, naming row and column, for a missing key, a key
+    that is there twice, or a vector of another length.
     """
     assert table.pretrained is not None
     file, *more = find_files([table.pretrained], Data(format="parquet"))
@@ -44,14 +45,14 @@ def read_pretrained(table: Table, dtype: KeyType) -> Iterator[tuple[U64, F32]]:
     place, first, seen = Place(file.name), 0, [np.empty(0, dtype=np.uint64)]
     for rows, arrays in reader.batches(("key", "vector"), 1):
         place = Place(file.name, first)
-        seen.append(_keys(Column(arrays["key"], place.of_column("key")), dtype))
+        seen.append(_keys(Column(arrays["key"], place.of_column("key")), dtype, remember))
         yield seen[-1], _vectors(arrays["vector"], place.of_column("vector"), table.dim)
         first += rows
     _refuse_repeated(np.concatenate(seen), Place(file.name, column="key"))
 
 
-def _keys(column: Column, dtype: KeyType) -> U64:
-    found = key_column(column, dtype)
+def _keys(column: Column, dtype: KeyType, remember: Remember | None) -> U64:
+    found = key_column(column, dtype, remember)
     if found.nulls is not None and found.nulls.any():
         column.place.refuse("a pretrained row needs a key", int(np.argmax(found.nulls)), remedy="remove the row")
     return found.keys

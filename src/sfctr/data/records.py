@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _native
-from ..spec.batch import F32, I64, U8, U64, Batch, Keys
+from sfctr import _native
+from sfctr.spec.batch import F32, I64, U8, U64, Batch, Keys
 
 Picks = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
 """Row i of what is gathered is row picks[1][i] of piece picks[0][i]."""

@@ -1,8 +1,9 @@
 """A schema made whole for one input: every key type decided, every mean and deviation known.
 
 Typed inputs (Parquet, frames) decide by the Arrow type. Bare text (a CSV, or text with a separator) decides by its
-first rows: all canonical integers that fit int64, else uint64, else strings. Features of one table share a type, so
-texts give way to what another feature of the table says.
+first rows: all canonical integers that fit int64, else uint64, else strings; but where all are numbers and some of them
+floats, they are ids that something turned into floats, and are refused as a column of floats is. Features of one table
+share a type, so texts give way to what another feature of the table says.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from ..spec.schema import Bag, Categorical, Cross, Feature, KeyType, Schema, key_type_of_table
-from ..spec.schema import Sequence as SequenceFeature
+from sfctr.spec.schema import Bag, Categorical, Cross, Feature, KeyType, Schema, key_type_of_table
+from sfctr.spec.schema import Sequence as SequenceFeature
+
 from .chunk import Chunk
-from .column import Column, decoded
-from .keys import refuse_as_key, type_of_constant
-from .texts import Texts, is_text
+from .column import Column, decoded, is_list
+from .keys import refuse_as_key, refuse_float, type_of_constant
+from .place import Place
+from .texts import KNOWN_MARKERS, Texts, is_text
 
 SAMPLE_ROWS = 10_000
 
@@ -108,7 +111,7 @@ def _guess_one(
 ) -> Guess:
     for column in columns:
         kind = column.type
-        while lists and pa.types.is_nested(kind) and not pa.types.is_struct(kind):
+        while lists and is_list(kind):
             kind = kind.value_type
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
@@ -135,27 +138,35 @@ def _typed(kind: Any, column: Column) -> KeyType:
 
 
 def _guess_texts(columns: list[Column], separator: str | None, weight_separator: str | None) -> Guess:
-    signed = unsigned = True
-    seen = negative = False
-    for column in columns:
-        texts = _ids(column, separator, weight_separator)
-        seen = seen or bool((texts.starts < texts.ends).any())
-        if signed:
-            values, bad = texts.int64s()
-            signed = bad < 0
-            negative = negative or bool((values[: bad if bad >= 0 else None] < 0).any())
-        if unsigned:
-            unsigned = texts.uint64s()[1] < 0
-    dtype: KeyType | None = None
-    if seen:
-        dtype = "int64" if signed else "uint64" if unsigned else "string"
-    return Guess(dtype, False, negative)
+    found = [_ids(column, separator, weight_separator) for column in columns]
+    if not any((texts.starts < texts.ends).any() for texts, _ in found):
+        return Guess(None, False)
+    signed = [texts.int64s() for texts, _ in found]
+    if all(bad < 0 for _, bad in signed):
+        return Guess("int64", False, negative=any(bool((values < 0).any()) for values, _ in signed))
+    if all(texts.uint64s()[1] < 0 for texts, _ in found):
+        return Guess("uint64", False)
+    _refuse_floats(found)
+    return Guess("string", False)
 
 
-def _ids(column: Column, separator: str | None, weight_separator: str | None) -> Texts:
+def _refuse_floats(found: list[tuple[Texts, Place]]) -> None:
+    """Refuse the first float where nothing but numbers, and words for a missing one, was found."""
+    markers = tuple(word.encode() for word in KNOWN_MARKERS)
+    if any(texts.without(texts.nulls(markers)).numbers()[1] >= 0 for texts, _ in found):
+        return
+    for texts, place in found:
+        for index in range(len(texts)):
+            if texts.is_float(index):
+                refuse_float(texts, index, place)
+
+
+def _ids(column: Column, separator: str | None, weight_separator: str | None) -> tuple[Texts, Place]:
+    """The texts that are to be keys, and where they stand."""
     texts, _ = column.texts()
     if separator is None:
-        return texts
-    tokens, _ = texts.split(separator)
+        return texts, column.place
+    tokens, bounds = texts.split(separator)
     tokens = tokens.without(tokens.nulls(column.markers))
-    return tokens if weight_separator is None else tokens.before(weight_separator)
+    ids = tokens if weight_separator is None else tokens.before(weight_separator)
+    return ids, column.place.of_items(bounds)

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..spec.batch import I64, Batch, Keys
+from sfctr.spec.batch import Batch, Keys
+
+from .column import bounds_of
 
 
 def cut(batch: Batch, start: int, stop: int) -> Batch:
@@ -66,13 +68,7 @@ def _joined_keys(parts: Sequence[Keys]) -> Keys:
             nulls = np.concatenate([np.zeros(len(p.keys), np.uint8) if p.nulls is None else p.nulls for p in parts])
         return Keys(keys=keys, nulls=nulls)
     lengths = np.concatenate([np.diff(p.offsets) for p in parts if p.offsets is not None])
-    return Keys(keys=keys, offsets=_bounds(lengths), weights=_joined_optional([p.weights for p in parts]))
-
-
-def _bounds(lengths: I64) -> I64:
-    out = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=out[1:])
-    return out
+    return Keys(keys=keys, offsets=bounds_of(lengths), weights=_joined_optional([p.weights for p in parts]))
 
 
 def regrouped(batches: Iterable[Batch | None], size: int, *, skip: int = 0) -> Iterator[Batch | None]:

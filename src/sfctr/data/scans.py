@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ..spec.errors import ConfigError
-from ..spec.runfile import Data
+from sfctr.spec.errors import ConfigError
+from sfctr.spec.runfile import Data
+
 from .chunk import Chunk, Scan, check_columns
 from .files import File, find_files
 from .frames import ArrowScan, PandasScan, PolarsScan

@@ -15,12 +15,14 @@ from weakref import WeakSet
 
 import numpy as np
 
-from ..spec.batch import Batch
-from ..spec.errors import ConfigError, nearest
-from ..spec.schema import Schema
-from ..telemetry import notice
+from sfctr.spec.batch import Batch
+from sfctr.spec.errors import ConfigError, nearest
+from sfctr.spec.schema import Schema
+from sfctr.telemetry import notice
+
 from .chunk import Chunk, Scan
 from .convert import Converter
+from .keys import Remember
 from .order import BLOCK, SPAN, EpochOrder
 from .prefetch import ahead, mapped
 from .rows import cut, regrouped
@@ -95,6 +97,10 @@ class Source:
                 f"no feature keeps the strings of '{column}'{nearest(column, kept)}; set keep_strings = true"
             )
         return found.snapshot()
+
+    def remember_for(self, table: str) -> Remember | None:
+        """Where texts of a table's keys go that come from elsewhere than its rows; None where none are kept."""
+        return self._converter.remember_for(table)
 
     def close(self) -> None:
         if self._closed:

@@ -8,10 +8,11 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any, Literal
 
-from ..spec.errors import ConfigError, DataError, SchemaError
-from ..spec.runfile import Data
-from ..spec.schema import Schema, check_fixed
-from ..telemetry import notice
+from sfctr.spec.errors import ConfigError, DataError, SchemaError
+from sfctr.spec.runfile import Data
+from sfctr.spec.schema import Schema, check_fixed
+from sfctr.telemetry import notice
+
 from .chunk import Chunk, Scan
 from .convert import Converter
 from .resolve import SAMPLE_ROWS, is_resolved, resolve_keys
@@ -103,18 +104,25 @@ def open_training(
         release = _LastOf(2 if valid_rule is not None else 1, scan.close)
         train = Source(scan, converter, rule, reading, num_rows=counts[0], release=release)
         validation = None
-        reading = replace(reading, shuffle=False)
+        in_order = replace(reading, shuffle=False)
         if valid_rule is not None:
             _refuse_empty(scan, converter, counts[1], "validation", options)
-            validation = Source(scan, converter, valid_rule, reading, num_rows=counts[1], release=release)
+            validation = Source(scan, converter, valid_rule, in_order, num_rows=counts[1], release=release)
         elif valid is not None:
-            scan = open_scan(valid, options)
-            undo.callback(scan.close)
-            converter = _resolved(scan, converter.schema, with_labels=True, serving=False)
-            _refuse_empty(scan, converter, scan.num_rows, "validation", options)
-            validation = Source(scan, converter, Rule(), reading, num_rows=scan.num_rows, release=scan.close)
+            validation = _open_validation(valid, options, converter.schema, in_order)
         undo.pop_all()
         return train, validation
+
+
+def _open_validation(data: Any, options: Data, schema: Schema, reading: Reading) -> Source:
+    """A source of validation rows of their own."""
+    with ExitStack() as undo:
+        scan = open_scan(data, options)
+        undo.callback(scan.close)
+        converter = _resolved(scan, schema, with_labels=True, serving=False)
+        _refuse_empty(scan, converter, scan.num_rows, "validation", options)
+        undo.pop_all()
+        return Source(scan, converter, Rule(), reading, num_rows=scan.num_rows, release=scan.close)
 
 
 def _reading(

@@ -11,10 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from ..spec.batch import F32, I64, U64, Bools
-from ..spec.errors import ConfigError
-from ..spec.runfile import Data
-from ..spec.schema import Schema
+from sfctr.spec.batch import F32, I64, U64, Bools
+from sfctr.spec.errors import ConfigError
+from sfctr.spec.runfile import Data
+from sfctr.spec.schema import Schema
+
 from .chunk import Chunk
 from .keys import identity_keys
 from .order import mix64

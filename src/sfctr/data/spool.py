@@ -16,9 +16,10 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..spec.batch import I64, Batch
-from ..spec.errors import CapacityError
-from ..telemetry import notice
+from sfctr.spec.batch import I64, Batch
+from sfctr.spec.errors import CapacityError
+from sfctr.telemetry import notice
+
 from .order import BLOCK
 from .records import Layout, Lists, Picks, Records
 

@@ -12,8 +12,9 @@ from contextlib import closing
 import msgspec
 import numpy as np
 
-from ..spec.batch import I64
-from ..spec.schema import Dense, Schema
+from sfctr.spec.batch import I64
+from sfctr.spec.schema import Dense, Schema
+
 from .chunk import Chunk, Scan
 from .convert import Converter
 from .numeric import numbers, transformed

@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from sfctr.spec.errors import ConfigError
+from sfctr.spec.errors import ConfigError, writing
 
+from .parquet_writer import WholeParquet
 from .synth_figures import IDS, NUMBERS
 from .synth_model import LEVELS, MISSING_ID, Block, World, blocks_of
 
@@ -79,7 +79,8 @@ def synth_criteo(
     for part in (train, valid):
         part.write(world, seed, rows_per_file)
     report = _report(root, train, valid, world, seed, scale)
-    (root / "synth.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    with writing(root / "synth.json"):
+        (root / "synth.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     return report
 
 
@@ -109,7 +110,6 @@ class _Part:
     def write(self, world: World, seed: int, rows_per_file: int) -> None:
         if self.folder.exists() and any(self.folder.iterdir()):
             raise ConfigError(f"synth: {self.folder} already holds files; choose another folder, or remove it first")
-        self.folder.mkdir(parents=True, exist_ok=True)
         for number, first in enumerate(range(self.first, self.end, rows_per_file)):
             path = self.folder / f"{number:05}.parquet"
             self._write_file(path, world, seed, first, min(first + rows_per_file, self.end))
@@ -117,10 +117,10 @@ class _Part:
 
     def _write_file(self, path: Path, world: World, seed: int, first: int, end: int) -> None:
         small = [c.name for c in world.columns if c.cardinality <= _DICTIONARY_UP_TO]
-        with pq.ParquetWriter(path, _schema(), compression="zstd", use_dictionary=small) as writer:
+        with WholeParquet(path, _schema(), compression="zstd", use_dictionary=small) as writer:
             for start in range(first, end, _ROW_GROUP):
                 blocks = [*self._counted(world, seed, start, min(start + _ROW_GROUP, end))]
-                writer.write_table(pa.concat_tables(blocks).combine_chunks())
+                writer.write(pa.concat_tables(blocks).combine_chunks())
 
     def _counted(self, world: World, seed: int, first: int, end: int) -> Iterator[pa.Table]:
         for start, count in blocks_of(first, end):

@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from ..spec.errors import DataError
-from ..spec.runfile import Data
+from sfctr.spec.errors import DataError
+from sfctr.spec.runfile import Data
+
 from .chunk import CHUNK_ROWS
 from .files import File
 
@@ -71,37 +72,40 @@ class TextReader:
     def _blocks(self, columns: Sequence[str], block_bytes: int, skip: int) -> Generator[Any, None, None]:
         """Record batches of the rows after the first `skip`."""
         bad_row: list[Any] = []
+        options = self._options(columns, block_bytes, bad_row)
+        with self._opened() as stream, self._explained(bad_row):
+            for batch in pacsv.open_csv(pa.PythonFile(_WholeLineEnds(stream), mode="r"), **options):
+                if skip < batch.num_rows:
+                    yield batch.slice(skip)
+                skip = max(0, skip - batch.num_rows)
+
+    def _options(self, columns: Sequence[str], block_bytes: int, bad_row: list[Any]) -> dict[str, Any]:
+        """How pyarrow is to read; it puts a row of another length than the header's into `bad_row`."""
 
         def refuse_row(row: Any) -> str:
             bad_row.append(row)
             return "error"
 
-        with self._opened() as stream, self._explained(bad_row):
-            reader = pacsv.open_csv(
-                pa.PythonFile(_WholeLineEnds(stream), mode="r"),
-                read_options=pacsv.ReadOptions(
-                    use_threads=False,  # with threads pyarrow does not know the number of a bad row
-                    block_size=block_bytes,
-                    column_names=list(CRITEO_COLUMNS) if self._bare else None,
-                ),
-                parse_options=pacsv.ParseOptions(
-                    delimiter=self._separator,
-                    quote_char=False if self._bare else '"',
-                    newlines_in_values=not self._bare,
-                    ignore_empty_lines=len(self.columns) > 1,
-                    invalid_row_handler=refuse_row,
-                ),
-                convert_options=pacsv.ConvertOptions(
-                    check_utf8=False,
-                    strings_can_be_null=False,
-                    column_types=dict.fromkeys(self.columns, pa.binary()),
-                    include_columns=list(columns) or [self.columns[0]],
-                ),
-            )
-            for batch in reader:
-                if skip < batch.num_rows:
-                    yield batch.slice(skip)
-                skip = max(0, skip - batch.num_rows)
+        return {
+            "read_options": pacsv.ReadOptions(
+                use_threads=False,  # with threads pyarrow does not know the number of a bad row
+                block_size=block_bytes,
+                column_names=list(CRITEO_COLUMNS) if self._bare else None,
+            ),
+            "parse_options": pacsv.ParseOptions(
+                delimiter=self._separator,
+                quote_char=False if self._bare else '"',
+                newlines_in_values=not self._bare,
+                ignore_empty_lines=len(self.columns) > 1,
+                invalid_row_handler=refuse_row,
+            ),
+            "convert_options": pacsv.ConvertOptions(
+                check_utf8=False,
+                strings_can_be_null=False,
+                column_types=dict.fromkeys(self.columns, pa.binary()),
+                include_columns=list(columns) or [self.columns[0]],
+            ),
+        }
 
     @contextmanager
     def _opened(self) -> Generator[Any, None, None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import _native
-from ..spec.batch import I64, U8, U64, Bools
+from sfctr import _native
+from sfctr.spec.batch import I64, U8, U64, Bools
+
 from .place import Place
 
 F64 = npt.NDArray[np.float64]
 _SHOWN = 60  # characters of a value that a message shows
+_FLOAT = re.compile(r"[ \t]*[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?[ \t]*", re.ASCII)
 
+KNOWN_MARKERS = frozenset(
+    ("NA", "N/A", "n/a", "NULL", "Null", "null", "None", "none", "nan", "NaN", "NAN", "\\N", "-", "?")
+)
+"""Texts that mean a missing value where they are all that keeps a column from being numbers."""
 
 _TEXT_TYPES = frozenset(
     kind.id
@@ -66,6 +73,10 @@ class Texts:
         """Text `index` as a message quotes it."""
         text = self[index]
         return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+
+    def is_float(self, index: int) -> bool:
+        """Whether text `index` is a number written with a point or an exponent: 101.0, 1e5."""
+        return _FLOAT.fullmatch(self[index]) is not None
 
     def nulls(self, markers: tuple[bytes, ...]) -> Bools:
         """Which texts mean a missing value: the empty one, and the markers."""

@@ -13,9 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..spec.batch import I64, Bools
-from ..spec.errors import ConfigError, SchemaError
-from ..spec.schema import TimePartName
+from sfctr.spec.batch import I64, Bools
+from sfctr.spec.errors import ConfigError, SchemaError
+from sfctr.spec.schema import TimePartName
+
 from .column import Column, decoded, nulls_of, shown, values_of
 from .keys import OneKey
 from .numeric import numbers
@@ -23,8 +24,9 @@ from .numeric import numbers
 NO_TIME = np.int64(-(2**63))
 """What a missing time reads as."""
 
-_EPOCH_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_DAY_S = 86_400
+EPOCH_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Formats of times that are counted since 1970, with the nanoseconds of a unit."""
+DAY_S = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BAD = int(NO_TIME) + 1
 _DIRECTIVE = re.compile("%(.)")
@@ -40,8 +42,8 @@ def times(column: Column, format: str | None) -> I64:
         return np.full(len(column), NO_TIME)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _from_temporal(column)
-    if format in _EPOCH_UNITS:
-        return _from_epoch(column, _EPOCH_UNITS[format])
+    if format in EPOCH_UNITS:
+        return _from_epoch(column, EPOCH_UNITS[format])
     if pa.types.is_integer(kind):
         if format is None:
             column.place.refuse(
@@ -55,9 +57,9 @@ def times(column: Column, format: str | None) -> I64:
 
 def time_of(text: str, format: str | None, what: str) -> int:
     """Nanoseconds of one time given as an option: in the column's own format, or ISO 8601."""
-    if format in _EPOCH_UNITS and text.lstrip("-").isdecimal():
-        return int(text) * _EPOCH_UNITS[format]
-    strptime = None if format in _EPOCH_UNITS else format
+    if format in EPOCH_UNITS and text.lstrip("-").isdecimal():
+        return int(text) * EPOCH_UNITS[format]
+    strptime = None if format in EPOCH_UNITS else format
     parsed = _parse(text, strptime) if strptime is not None else None
     parsed = _parse(text, None) if parsed is None else parsed
     if parsed is None:
@@ -68,10 +70,10 @@ def time_of(text: str, format: str | None, what: str) -> int:
 def _from_temporal(column: Column) -> I64:
     nulls = column.nulls()
     if pa.types.is_timestamp(column.type):
-        ticks, unit_ns = column.plain(), _EPOCH_UNITS[column.type.unit]
+        ticks, unit_ns = column.plain(), EPOCH_UNITS[column.type.unit]
     elif pa.types.is_date32(column.type):
         ticks = Column(pc.cast(column.array, pa.int32()), column.place).plain().astype(np.int64)
-        unit_ns = _DAY_S * 10**9
+        unit_ns = DAY_S * 10**9
     else:
         ticks, unit_ns = Column(pc.cast(column.array, pa.int64()), column.place).plain(), 10**6
     return _scaled(ticks, unit_ns, nulls, column)
@@ -195,7 +197,7 @@ def _parse(text: str, format: str | None) -> int | None:
     if when is None:
         return None
     since = (when if when.tzinfo is not None else when.replace(tzinfo=UTC)) - _EPOCH
-    ns = (since.days * _DAY_S + since.seconds) * 10**9 + since.microseconds * 1000
+    ns = (since.days * DAY_S + since.seconds) * 10**9 + since.microseconds * 1000
     return ns if _BAD < ns < 2**63 else None
 
 
@@ -214,7 +216,7 @@ def time_part(ns: I64, part: TimePartName, zone: ZoneInfo) -> OneKey:
     missing = ns == NO_TIME
     utc_s = np.where(missing, 0, ns) // 10**9
     local_s = utc_s + zone_offsets(utc_s, zone)
-    days, hours = local_s // _DAY_S, local_s % _DAY_S // 3600
+    days, hours = local_s // DAY_S, local_s % DAY_S // 3600
     weekdays = (days + 3) % 7  # 1970-01-01 was a Thursday
     if part == "hour":
         keys = hours
@@ -255,8 +257,8 @@ def _changes(zone: ZoneInfo, year: int) -> tuple[I64, I64]:
     first = int((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds())
     last = int((datetime(year + 1, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds())
     starts, offsets = [first], [offset(first)]
-    for day in range(first, last, _DAY_S):
-        low, high = day, min(day + _DAY_S, last - 1)
+    for day in range(first, last, DAY_S):
+        low, high = day, min(day + DAY_S, last - 1)
         if offset(high) == offsets[-1]:
             continue
         while high - low > 1:  # offset(low) is the old one, offset(high) the new one

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from sfctr.data.parquet_writer import WholeParquet
 from sfctr.spec.batch import U64, Bools
 from sfctr.spec.errors import ConfigError
 from sfctr.spec.schema import Schema, key_type_of_table
@@ -31,11 +31,11 @@ def export_rows(
 ) -> list[Path]:
     """Write `<table>.parquet` for every table into the directory `out` (made if needed); returns the paths.
 
-    strings: table -> key -> text of hashed keys. Raises ConfigError where `out` is a file.
+    strings: table -> key -> text of hashed keys. Each file is complete or absent. Raises
+    ConfigError where `out` is a file or cannot be written into, CapacityError where the disk is full.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file and a directory is needed to export into")
-    out.mkdir(parents=True, exist_ok=True)
     types = key_type_of_table(schema)
     return [
         _export_table(store, table, types[name], out, (strings or {}).get(name)) for name, table in store.tables.items()
@@ -55,10 +55,10 @@ def _export_table(store: Store, table: Table, key_type: str, out: Path, texts: M
     if table.linear is not None:
         fields.append(pa.field("linear", pa.float32()))
     arrow_schema = pa.schema(fields)
-    with pq.ParquetWriter(path, arrow_schema) as writer:
+    with WholeParquet(path, arrow_schema) as writer:
         for block in store.rows(table.name):
             columns = [_keys(block.keys, block.nulls, key_type, texts), *_values(block, table)]
-            writer.write_table(pa.Table.from_arrays(columns, schema=arrow_schema))
+            writer.write(pa.Table.from_arrays(columns, schema=arrow_schema))
     return path
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfctr import _native
-from sfctr.spec.batch import I64, U64, Bools, Keys
+from sfctr.spec.batch import I64, Bools, Keys
 from sfctr.spec.errors import DataError
 from sfctr.store.dense import DenseTable
 
@@ -22,7 +22,8 @@ def row_numbers(keys: Keys, lookup: Lookup, num_rows: int) -> tuple[I64, Bools]:
     """Row of every key, int64 [N], and where the key is outside the table, bool [N] (its row is then 0)."""
     numbers = keys.keys
     if lookup.buckets:
-        numbers = _bucket_numbers(keys.keys, lookup.buckets)
+        numbers = np.empty_like(keys.keys)
+        _native.bucket_keys(keys.keys, lookup.buckets, numbers)
     outside = numbers >= np.uint64(num_rows)
     rows = np.where(outside, 0, numbers).astype(np.int64)
     if keys.nulls is not None:
@@ -30,13 +31,6 @@ def row_numbers(keys: Keys, lookup: Lookup, num_rows: int) -> tuple[I64, Bools]:
         rows[is_null] = num_rows
         outside &= ~is_null
     return rows, outside
-
-
-def _bucket_numbers(keys: U64, buckets: int) -> U64:
-    """The bucket of every key, by the native core's own rule."""
-    hashed = _native.WorkingSet(1, keys.size, [_native.FeatureKeys(0, "one", keys, buckets=buckets)])
-    numbers: U64 = hashed.keys()[hashed.virtual_ids(0)]
-    return numbers
 
 
 def refuse_outside(keys: Keys, outside: Bools, lookup: Lookup, num_rows: int) -> None:

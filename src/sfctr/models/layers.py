@@ -10,7 +10,6 @@ A sequence that a model does not attend over enters as the mean of its positions
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,6 @@ from sfctr.spec.errors import ModelError
 from sfctr.spec.inputs import Input
 
 Features = Mapping[str, Tensor]
-Activation = Literal["relu", "prelu", "dice"]
 
 VECTOR_STD = 0.01
 """Vectors of numbers begin as N(0, 0.01), like the rows of a table."""

@@ -79,8 +79,10 @@ def build_model(
         torch.default_generator.manual_seed(seed)
         try:
             return cls(inputs, **args)
-        except SfctrError:
-            raise
+        except SfctrError as error:
+            if str(error).startswith(f"model '{name}'"):
+                raise
+            raise type(error)(f"model '{name}': {error}") from None
         except Exception as error:  # the class may be one's own, and an argument of any kind
             raise ModelError(f"model '{name}' could not be built: {type(error).__name__}: {error}") from error
 

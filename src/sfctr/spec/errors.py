@@ -5,7 +5,10 @@ The command line prints the message alone and exits with code 2; anything that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -59,6 +62,25 @@ class DataError(SfctrError):
             if part
         )
         super().__init__((f"{place}: " if place else "") + problem + (f"; {remedy}" if remedy else ""))
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def writing(path: os.PathLike[str] | str) -> Iterator[None]:
+    """Turns the system's refusal to write `path` into an error that names it: CapacityError where there is no room for
+    it, else ConfigError."""
+    try:
+        yield
+    except OSError as error:
+        # pyarrow's errors have the number of the system's, and words of their own.
+        why = (os.strerror(error.errno) if error.errno is not None else str(error)).lower()
+        if error.errno in _NO_ROOM:
+            raise CapacityError(
+                f"{path} could not be written: {why}; free space there, or choose another place"
+            ) from None
+        raise ConfigError(f"{path} cannot be written: {why}; choose another place") from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -148,7 +148,7 @@ def _default_or_example(field: msgspec.structs.FieldInfo) -> Any:
 def _example(kind: Any) -> Any:
     """Some value of the type `kind`, to show how it is written."""
     member = min((m for m in members_of(kind) if m is not type(None)), key=lambda m: bool(structs_of(m)))
-    simple: dict[Any, Any] = {int: 1, float: 1.0, str: "...", bool: True}
+    simple: dict[Any, Any] = {int: 1, float: 0.5, str: "...", bool: True}
     if member in simple:
         return simple[member]
     if get_origin(member) is Literal:

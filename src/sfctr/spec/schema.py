@@ -288,6 +288,14 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise SchemaError("a schema needs at least one label column")
         if not self.features:
             raise SchemaError("a schema needs at least one feature")
+        self._check_names()
+        for feature in self.features:
+            if isinstance(feature, Sequence):
+                self._check_reference(feature, "aligned_with", feature.aligned_with, Sequence, "another sequence")
+                self._check_reference(feature, "target", feature.target, OneKeyFeature, "a feature with one key a row")
+        self._check_shared_tables()
+
+    def _check_names(self) -> None:
         seen: set[str] = set()
         for feature in self.features:
             if feature.name in seen:
@@ -300,21 +308,29 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise SchemaError(
                     f"feature '{feature.name}' reads the label column '{taken[0]}': a model would see its answer"
                 )
+
+    def _check_reference(self, owner: Sequence, role: str, name: str | None, kinds: Any, wanted: str) -> None:
+        if name is None:
+            return
         by_name = {f.name: f for f in self.features}
+        if name == owner.name or not isinstance(by_name.get(name), kinds):
+            raise SchemaError(
+                f"feature '{owner.name}': {role} is '{name}', which is not {wanted}{nearest(name, by_name)}"
+            )
+
+    def _check_shared_tables(self) -> None:
+        """An export shows the text of every key of a table or of none."""
+        first: dict[str, Categorical | Bag | Sequence] = {}
         for feature in self.features:
-            if not isinstance(feature, Sequence):
+            if not isinstance(feature, Categorical | Bag | Sequence):
                 continue
-            for role, name, kinds in (
-                ("aligned_with", feature.aligned_with, Sequence),
-                ("target", feature.target, OneKeyFeature),
-            ):
-                if name is None:
-                    continue
-                if name == feature.name or not isinstance(by_name.get(name), kinds):
-                    what = "another sequence" if role == "aligned_with" else "a feature with one key a row"
-                    raise SchemaError(
-                        f"feature '{feature.name}': {role} is '{name}', which is not {what}{nearest(name, by_name)}"
-                    )
+            other = first.setdefault(feature.table_name, feature)
+            if other.keep_strings != feature.keep_strings:
+                keeps, does_not = (other, feature) if other.keep_strings else (feature, other)
+                raise SchemaError(
+                    f"table '{feature.table_name}': feature '{keeps.name}' keeps the strings of its keys and feature"
+                    f" '{does_not.name}' does not; set keep_strings alike in both, or give them tables of their own"
+                )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -337,11 +353,6 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if feature.name == name:
                 return feature
         raise SchemaError(f"there is no feature '{name}'{nearest(name, (f.name for f in self.features))}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data, the way a run file holds it."""
-        built: dict[str, Any] = msgspec.to_builtins(self)
-        return built
 
 
 def key_type_of_table(schema: Schema) -> dict[str, KeyType]:

@@ -7,11 +7,9 @@ Row R (one past the last key) stands for a missing value. Rows begin as a stored
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sfctr import _native
 from sfctr.spec.batch import F32
@@ -46,23 +44,8 @@ class DenseTable(nn.Module):
 
 def _initial_rows(table: Table, seed: int) -> F32:
     """float32 [R + 1, D]: what a stored table with this name and seed would begin its rows with."""
-    count = table.rows_of_dense + 1
-    keys = np.arange(count, dtype=np.uint64)
-    nulls = np.zeros(count, dtype=np.uint8)
-    keys[-1], nulls[-1] = 0, 1
+    rows = np.empty((table.rows_of_dense + 1, table.dim), dtype=np.float32)
     group = _native.RowGroup(table.dim, False, "sgd", None, [table_init(table, seed)])
-    features = [_native.FeatureKeys(0, "one", keys, None, nulls, None, 0, 0)]
-    working_set = _native.WorkingSet(1, count, features)
-    group.locate(working_set, True)
-    rows = np.empty(count * table.dim, dtype=np.float32)
-    group.forward(working_set, 0, count, rows)
-    return rows.reshape(count, table.dim)
-
-
-def dense_states(tables: Mapping[str, DenseTable]) -> dict[str, Tensor]:
-    """Parameters of dense tables by a name that is unique over tables, for saving."""
-    return {
-        f"{name}.{part}": parameter.detach()
-        for name, table in tables.items()
-        for part, parameter in table.named_parameters()
-    }
+    group.initial_records(0, np.arange(table.rows_of_dense, dtype=np.uint64), rows[:-1])
+    group.initial_records(1, np.zeros(1, dtype=np.uint64), rows[-1:])
+    return rows

@@ -21,7 +21,7 @@ from sfctr.data import Source, open_training
 from sfctr.data.pretrained import read_pretrained
 from sfctr.lookahead import Lookahead, ReadView
 from sfctr.models.registry import default_tables, needs_of
-from sfctr.spec.errors import ConfigError, SfctrError
+from sfctr.spec.errors import ConfigError, SfctrError, writing
 from sfctr.spec.runfile import Model, RunFile
 from sfctr.spec.runfile_text import checked, render_run_file
 from sfctr.spec.schema import Schema, key_type_of_table
@@ -107,13 +107,14 @@ def train_run(
         run = msgspec.structs.replace(run, schema=source.schema)
         store = open_store(run)
         stack.callback(store.close)
-        load_pretrained(store, run)
+        load_pretrained(store, run, source)
         progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet)
         stack.callback(progress.close)
         bench = _Bench(run, run_dir, source, held_out, store, module, is_object=model is not None)
         trainer = Trainer(bench.parts(progress), run.train)
         (run_dir / METRICS_FILE).unlink(missing_ok=True)
-        (run_dir / RUN_FILE).write_text(render_run_file(run))
+        with writing(run_dir / RUN_FILE):
+            (run_dir / RUN_FILE).write_text(render_run_file(run))
         try:
             trainer.run()
         except (KeyboardInterrupt, SfctrError):
@@ -225,12 +226,12 @@ def _say_unused(model: str | nn.Module, name: str, tables: Sequence[Table]) -> N
             notice(f"model '{name}' does not use the vectors of table '{table.name}': dim = 0 saves their memory")
 
 
-def load_pretrained(store: Store, run: RunFile) -> None:
-    """Begin the rows of tables that say so from their files."""
+def load_pretrained(store: Store, run: RunFile, source: Source) -> None:
+    """Begin the rows of tables that say so from their files; `source` keeps the texts of their keys with its own."""
     types = key_type_of_table(run.schema)
     for table in run.tables:
         if table.pretrained is not None:
-            for keys, vectors in read_pretrained(table, types[table.name]):
+            for keys, vectors in read_pretrained(table, types[table.name], source.remember_for(table.name)):
                 store.set_vectors(table.name, keys, vectors)
 
 
@@ -258,7 +259,8 @@ def claimed(run_dir: Path) -> Iterator[None]:
         raise ConfigError(
             f"{run_dir} already holds a run; choose another directory (--run DIR, or run_dir= in Python), or remove it"
         )
-    run_dir.mkdir(parents=True, exist_ok=True)
+    with writing(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:

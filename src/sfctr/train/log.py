@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from sfctr.spec.errors import writing
+
 from .auc import ScoreRuns
 from .metrics import F64
 
@@ -28,8 +30,10 @@ class Log:
         self._path = path
 
     def write(self, line: Line) -> None:
-        with self._path.open("a") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+        """Raises CapacityError where the disk is full."""
+        text = json.dumps(line, allow_nan=False) + "\n"
+        with writing(self._path), self._path.open("a") as file:
+            file.write(text)
 
 
 def read_log(path: Path) -> list[Line]:

@@ -21,7 +21,8 @@ from torch import nn
 
 from sfctr.checkpoint import SavedModel, open_model
 from sfctr.data import open_source
-from sfctr.export.scores import ScoreWriter, score_schema, score_table
+from sfctr.data.parquet_writer import WholeParquet
+from sfctr.export.scores import score_schema, score_table
 from sfctr.lookahead import ReadView
 from sfctr.models.registry import build_model
 from sfctr.spec.errors import CheckpointError
@@ -137,7 +138,7 @@ class Run:
                 parts: list[pa.Table] = []
                 self._score(source, parts.append)
                 return pa.concat_tables([score_schema(self._labels.names).empty_table(), *parts])
-            with ScoreWriter(Path(out), self._labels.names) as writer:
+            with WholeParquet(Path(out), score_schema(self._labels.names)) as writer:
                 self._score(source, writer.write)
             return None
 

@@ -29,15 +29,19 @@ void init_table(sfctr::TableInit* self, std::uint64_t seed, std::uint64_t null_s
 }
 
 void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string& vector_rule,
-                const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables) {
+                const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables,
+                const std::string& dtype) {
+  if (dtype != "fp32" && dtype != "bf16") {
+    throw std::invalid_argument("dtype is '" + dtype + "' and must be 'fp32' or 'bf16'");
+  }
   new (self) RowGroup(dim, sfctr::rule_named(vector_rule), sfctr::rule_named(linear_rule.value_or("none")), linear,
-                      std::move(tables));
+                      std::move(tables), dtype == "bf16" ? sfctr::Element::kBfloat16 : sfctr::Element::kFloat32);
 }
 
 nb::dict layout(const RowGroup& group) {
   const sfctr::Layout& layout = group.layout();
   nb::dict parts;
-  parts["vector"] = nb::make_tuple(0, layout.dim);
+  parts["vector"] = nb::make_tuple(0, layout.vector_words);
   parts["linear"] = nb::make_tuple(layout.linear_offset(), layout.linear);
   parts["vector_state"] = nb::make_tuple(layout.vector_state_offset(), layout.vector_state);
   parts["linear_state"] = nb::make_tuple(layout.linear_state_offset(), layout.linear_state);
@@ -149,8 +153,9 @@ void bind_table_init(nb::module_& m) {
   nb::class_<sfctr::TableInit>(m, "TableInit", "How the rows of one table begin, and whether they change.")
       .def("__init__", &init_table, "seed"_a, "null_seed"_a, "kind"_a, "a"_a, "b"_a, "state0"_a = 0.0f,
            "linear_state0"_a = 0.0f, "frozen"_a = false,
-           "seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing "
-           "value.\n"
+           "seed: of the Philox words that first values and the rounding of bf16 are made of; null_seed: the same for "
+           "the\n"
+           "row of a missing value.\n"
            "kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first "
            "value\n"
            "of Adagrad's accumulators. frozen: rows are neither trained nor added.");
@@ -268,17 +273,19 @@ void bind_row_group(nb::module_& m) {
       m, "RowGroup",
       "The rows of all tables of one group in memory: locate, forward, backward, update.\n\n"
       "A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's\n"
-      "rule, state of the weight's rule. Several threads may read at once; update, import_rows and\n"
-      "reserve wait for them.");
+      "rule, state of the weight's rule. With dtype 'bf16' the vector is dim halves of float32 words, in\n"
+      "order of address, and a zero half after an odd dim. Several threads may read at once; update,\n"
+      "import_rows and reserve wait for them.");
   group
       .def(
           "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
+          "dtype"_a = "fp32",
           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
-          "dim 0; None for the weight where linear is False.")
+          "dim 0; None for the weight where linear is False. dtype: 'fp32' or 'bf16', of the vectors alone.")
       .def_prop_ro(
           "record_floats", [](const RowGroup& self) { return self.layout().num_floats(); }, "Length of a record.")
       .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),
-           "Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
+           "Offset and length, in float32 words, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
   bind_training(group);
   bind_rows(group);
 }

@@ -183,7 +183,8 @@ class TableInit:
 
     def __init__(self, seed: int, null_seed: int, kind: str, a: float, b: float, state0: float = 0.0, linear_state0: float = 0.0, frozen: bool = False) -> None:
         """
-        seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing value.
+        seed: of the Philox words that first values and the rounding of bf16 are made of; null_seed: the same for the
+        row of a missing value.
         kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first value
         of Adagrad's accumulators. frozen: rows are neither trained nor added.
         """
@@ -198,14 +199,15 @@ class RowGroup:
     The rows of all tables of one group in memory: locate, forward, backward, update.
 
     A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's
-    rule, state of the weight's rule. Several threads may read at once; update, import_rows and
-    reserve wait for them.
+    rule, state of the weight's rule. With dtype 'bf16' the vector is dim halves of float32 words, in
+    order of address, and a zero half after an odd dim. Several threads may read at once; update,
+    import_rows and reserve wait for them.
     """
 
-    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit]) -> None:
+    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], dtype: str = 'fp32') -> None:
         """
         Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of
-        dim 0; None for the weight where linear is False.
+        dim 0; None for the weight where linear is False. dtype: 'fp32' or 'bf16', of the vectors alone.
         """
 
     @property
@@ -214,7 +216,7 @@ class RowGroup:
 
     def layout(self) -> dict[str, tuple[int, int]]:
         """
-        Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.
+        Offset and length, in float32 words, of 'vector', 'linear', 'vector_state' and 'linear_state'.
         """
 
     def locate(self, ws: WorkingSet, train: bool) -> None:

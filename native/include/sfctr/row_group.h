@@ -1,10 +1,12 @@
-// The rows of all tables of one group (equal dim, optimizer kinds and layout) in memory, and what a step does with
-// them.
+// The rows of all tables of one group (equal dim, element, optimizer kinds and layout) in memory, and what a step does
+// with them.
 //
 //   locate -> forward (any number) -> backward (any number) -> update      one working set, one thread at a time
 //
 // A record is float32 throughout, without padding:
 //   vector [dim] | first-order weight [1, if linear] | state of the vector's rule | state of the weight's rule
+// but a vector in bf16 takes dim halves of such words, in order of address; what an odd dim leaves over is zero. It is
+// read exactly, updated as float32, and rounded stochastically by the table's seed, key, step and column.
 //
 // Different working sets may be located and read by several threads at once. update, import_rows and reserve wait for
 // those calls to end and keep others out; a working set located before one of them is refused by update, because it may
@@ -31,7 +33,7 @@ struct KeyBlock;
 
 // How the rows of one table begin, and whether they change.
 struct TableInit {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;       // of first values, and of the rounding of bf16
   std::uint64_t null_seed = 0;  // of the row of a missing value
   bool normal = true;           // a is the mean, b the standard deviation; else uniform in [a, b)
   double a = 0, b = 0;
@@ -40,21 +42,25 @@ struct TableInit {
   bool frozen = false;      // rows are neither trained nor added
 };
 
-// Where the parts of a record lie, in floats.
+// Where the parts of a record lie, in words the size of a float.
 struct Layout {
   std::size_t dim, linear;  // linear: 0 or 1 floats
   std::size_t vector_state, linear_state;
+  Element element;
+  std::size_t vector_words;  // what dim elements take
 
-  std::size_t linear_offset() const { return dim; }
-  std::size_t vector_state_offset() const { return dim + linear; }
-  std::size_t linear_state_offset() const { return dim + linear + vector_state; }
-  std::size_t num_floats() const { return dim + linear + vector_state + linear_state; }
+  std::size_t linear_offset() const { return vector_words; }
+  std::size_t vector_state_offset() const { return vector_words + linear; }
+  std::size_t linear_state_offset() const { return vector_words + linear + vector_state; }
+  std::size_t num_floats() const { return vector_words + linear + vector_state + linear_state; }
 };
 
 class RowGroup {
  public:
-  // REQUIRES: dim 0 goes with linear, and a vector rule of kNone with dim 0; else throws std::invalid_argument.
-  RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool linear, std::vector<TableInit> tables);
+  // REQUIRES: dim 0 goes with linear, and a vector rule of kNone with dim 0; dim is at most kMaxDim. Else throws
+  // std::invalid_argument.
+  RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool linear, std::vector<TableInit> tables,
+           Element element = Element::kFloat32);
 
   const Layout& layout() const { return layout_; }
   std::size_t num_tables() const { return inits_.size(); }
@@ -127,6 +133,10 @@ class RowGroup {
   }
   float* record(const NativeTable& table, std::uint32_t slot) const {
     return reinterpret_cast<float*>(table.slab.at(slot));
+  }
+  std::uint64_t seed_of(std::size_t native_table) const {
+    const TableInit& init = inits_[native_table / 2];
+    return native_table % 2 == 0 ? init.seed : init.null_seed;
   }
   void require_located(const WorkingSet& ws) const;
   void require_shape(std::size_t num_keys, std::size_t num_floats) const;

@@ -21,6 +21,7 @@ from sfctr.spec.errors import CapacityError, SchemaError, nearest
 from sfctr.spec.tables import Table, Tiers
 
 from .dense import DenseTable
+from .elements import narrow, widen
 from .groups import GroupPlan, initial_accumulator, plan_groups
 from .rules import hyper_parameters, with_lr
 from .seeds import table_init
@@ -33,8 +34,9 @@ INDEX_BYTES = 24
 class RowBlock:
     """Some rows of one table.
 
-    keys uint64 [n]; nulls bool [n], True for the row of a missing value; vectors float32 [n, dim]; linear float32 [n]
-    or None; state float32 [n, S], the optimizer state as docs/optimizers.md lays it out (a dense table has S = 0).
+    keys uint64 [n]; nulls bool [n], True for the row of a missing value; vectors float32 [n, dim], exactly what is held
+    whatever the table's dtype; linear float32 [n] or None; state float32 [n, S], the optimizer state as
+    docs/optimizers.md lays it out (a dense table has S = 0).
     """
 
     keys: U64
@@ -56,6 +58,7 @@ class Group:
             plan.vector_rule,
             plan.linear_rule,
             [table_init(table, seed) for table in plan.tables],
+            plan.dtype,
         )
         vector = [table.optimizer for table in plan.tables]
         linear = [table.linear for table in plan.tables if table.linear is not None]
@@ -168,32 +171,44 @@ class Store:
 
     @staticmethod
     def _split(group: Group, keys: U64, records: F32, *, is_null: bool) -> RowBlock:
-        dim, has_linear = group.plan.dim, group.plan.linear_rule is not None
+        words, has_linear = group.native.layout()["vector"][1], group.plan.linear_rule is not None
         return RowBlock(
             keys=keys,
             nulls=np.full(keys.size, is_null),
-            vectors=records[:, :dim],
-            linear=records[:, dim] if has_linear else None,
-            state=records[:, dim + has_linear :],
+            vectors=widen(records[:, :words], group.plan.dim, group.plan.dtype),
+            linear=records[:, words] if has_linear else None,
+            state=records[:, words + has_linear :],
         )
 
     def load_rows(self, table: str, block: RowBlock) -> None:
-        """Insert or overwrite rows of a table that is not dense, with their state."""
+        """Insert or overwrite rows of a table that is not dense, with their state.
+
+        A table in bf16 takes the vectors rounded to nearest even; those of another such table stay as they are.
+        """
         group, place = self.group_of(table)
-        parts = [block.vectors, *([block.linear[:, None]] if block.linear is not None else []), block.state]
-        records = np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
-        if records.shape[1] != group.native.record_floats:
+        layout = {part: length for part, (_, length) in group.native.layout().items()}
+        given = (block.vectors.shape[1], int(block.linear is not None), block.state.shape[1])
+        needed = (group.plan.dim, layout["linear"], layout["vector_state"] + layout["linear_state"])
+        if given != needed:
             raise SchemaError(
-                f"table '{table}': rows of {records.shape[1]} floats were given and {group.native.record_floats} are"
-                " needed; dim, optimizer and linear must be as they were when the rows were written"
+                f"table '{table}': rows with {given[0]} + {given[1]} weights and {given[2]} floats of state were given"
+                f" and {needed[0]} + {needed[1]} weights and {needed[2]} are needed; dim, optimizer and linear must be"
+                " as they were when the rows were written"
             )
+        parts = [narrow(block.vectors, group.plan.dtype), block.state]
+        if block.linear is not None:
+            parts.insert(1, block.linear[:, None])
+        records = np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
         for is_null in (False, True):
             chosen = block.nulls == is_null
             if chosen.any():
                 group.native.import_rows(2 * place + is_null, block.keys[chosen], records[chosen])
 
     def set_vectors(self, table: str, keys: U64, vectors: F32) -> None:
-        """Begin rows from given vectors (pre-trained ones) with fresh state and zero first-order weights."""
+        """Begin rows from given vectors (pre-trained ones) with fresh state and zero first-order weights.
+
+        A table in bf16 takes them rounded to nearest even.
+        """
         group, place = self.group_of(table)
         if vectors.shape != (keys.size, group.plan.dim):
             raise SchemaError(
@@ -201,7 +216,7 @@ class Store:
                 f" {keys.size} keys"
             )
         records = np.zeros((keys.size, group.native.record_floats), dtype=np.float32)
-        records[:, : group.plan.dim] = vectors
+        records[:, : group.native.layout()["vector"][1]] = narrow(vectors, group.plan.dtype)
         options = self.tables[table]
         for part, optimizer in (("vector_state", options.optimizer), ("linear_state", options.linear)):
             begin, length = group.native.layout()[part]

@@ -46,7 +46,10 @@ void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string&
                 const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables,
                 std::shared_ptr<sfctr::Budget> budget, const std::optional<std::string>& disk,
                 const std::string& policy, std::size_t segment_bytes, std::size_t staging_bytes,
-                const std::string& io) {
+                const std::string& io, const std::string& dtype) {
+  if (dtype != "fp32" && dtype != "bf16") {
+    throw std::invalid_argument("dtype is '" + dtype + "' and must be 'fp32' or 'bf16'");
+  }
   sfctr::GroupTiers tiers;
   if (budget) tiers.budget = std::move(budget);
   tiers.policy = policy_named(policy);
@@ -58,7 +61,8 @@ void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string&
     tiers.disk->io = io_named(io);
   }
   new (self) RowGroup(dim, sfctr::rule_named(vector_rule), sfctr::rule_named(linear_rule.value_or("none")), linear,
-                      std::move(tables), std::move(tiers));
+                      std::move(tables), std::move(tiers),
+                      dtype == "bf16" ? sfctr::Element::kBfloat16 : sfctr::Element::kFloat32);
 }
 
 nb::dict counters(RowGroup& group) {
@@ -85,7 +89,7 @@ nb::dict counters(RowGroup& group) {
 nb::dict layout(const RowGroup& group) {
   const sfctr::Layout& layout = group.layout();
   nb::dict parts;
-  parts["vector"] = nb::make_tuple(0, layout.dim);
+  parts["vector"] = nb::make_tuple(0, layout.vector_words);
   parts["linear"] = nb::make_tuple(layout.linear_offset(), layout.linear);
   parts["vector_state"] = nb::make_tuple(layout.vector_state_offset(), layout.vector_state);
   parts["linear_state"] = nb::make_tuple(layout.linear_state_offset(), layout.linear_state);
@@ -208,8 +212,9 @@ void bind_table_init(nb::module_& m) {
   nb::class_<sfctr::TableInit>(m, "TableInit", "How the rows of one table begin, and whether they change.")
       .def("__init__", &init_table, "seed"_a, "null_seed"_a, "kind"_a, "a"_a, "b"_a, "state0"_a = 0.0f,
            "linear_state0"_a = 0.0f, "frozen"_a = false,
-           "seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing "
-           "value.\n"
+           "seed: of the Philox words that first values and the rounding of bf16 are made of; null_seed: the same for "
+           "the\n"
+           "row of a missing value.\n"
            "kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first "
            "value\n"
            "of Adagrad's accumulators. frozen: rows are neither trained nor added.");
@@ -362,21 +367,23 @@ void bind_row_group(nb::module_& m) {
       m, "RowGroup",
       "The rows of all tables of one group in memory: locate, forward, backward, update.\n\n"
       "A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's\n"
-      "rule, state of the weight's rule. One thread plans and fetches, another may train and read.");
+      "rule, state of the weight's rule. With dtype 'bf16' the vector is dim halves of float32 words, in\n"
+      "order of address, and a zero half after an odd dim. One thread plans and fetches, another may train and read.");
   group
       .def(
           "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
           "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru",
-          "segment_bytes"_a = std::size_t{64} << 20, "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto",
+          "segment_bytes"_a = std::size_t{64} << 20, "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto", "dtype"_a = "fp32",
           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
           "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows "
           "that\n"
           "the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.\n"
-          "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'.")
+          "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: 'fp32' or\n"
+          "'bf16', of the vectors alone.")
       .def_prop_ro(
           "record_floats", [](const RowGroup& self) { return self.layout().num_floats(); }, "Length of a record.")
       .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),
-           "Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
+           "Offset and length, in float32 words, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
   bind_training(group);
   bind_rows(group);
 }

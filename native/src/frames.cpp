@@ -6,6 +6,13 @@
 #include "sfctr/place.h"
 
 namespace sfctr {
+namespace {
+
+struct Packed {  // an Owner without padding: 12 bytes a frame
+  std::uint32_t low, high, table;
+};
+
+}  // namespace
 
 Frames::Frames(std::size_t record_bytes, Policy policy, std::shared_ptr<Budget> budget)
     : policy_(policy),
@@ -53,18 +60,23 @@ void Frames::give(std::uint32_t frame) {
 }
 
 void Frames::set_owner(std::uint32_t frame, Owner owner) {
-  if (owners_) *reinterpret_cast<Owner*>(owners_->at(frame)) = owner;
+  if (!owners_) return;
+  *reinterpret_cast<Packed*>(owners_->at(frame)) = {static_cast<std::uint32_t>(owner.key),
+                                                    static_cast<std::uint32_t>(owner.key >> 32), owner.table};
 }
 
 void Frames::keep_owners() {
-  auto owners = std::make_unique<Slab>(sizeof(Owner));
+  auto owners = std::make_unique<Slab>(sizeof(Packed));
   while (owners->end() < end()) owners->grow();
   owners_ = std::move(owners);
-  budget_->take_frame(end() * sizeof(Owner));
-  frame_bytes_ += sizeof(Owner);
+  budget_->take_frame(end() * sizeof(Packed));
+  frame_bytes_ += sizeof(Packed);
 }
 
-Owner Frames::owner(std::uint32_t frame) const { return *reinterpret_cast<const Owner*>(owners_->at(frame)); }
+Owner Frames::owner(std::uint32_t frame) const {
+  const auto& packed = *reinterpret_cast<const Packed*>(owners_->at(frame));
+  return {std::uint64_t{packed.high} << 32 | packed.low, packed.table};
+}
 
 void Frames::pin(std::uint32_t frame) { ++meta(frame).pins; }
 

@@ -15,15 +15,23 @@
 namespace sfctr {
 namespace {
 
-Layout layout_of(std::size_t dim, bool linear, Rule vector_rule, Rule linear_rule) {
+Layout layout_of(std::size_t dim, bool linear, Rule vector_rule, Rule linear_rule, Element element) {
   if (dim == 0 && !linear) throw std::invalid_argument("dim is 0 and there is no first-order weight: nothing to hold");
+  if (dim > kMaxDim) {
+    throw std::invalid_argument("dim is " + std::to_string(dim) + " and must be at most " + std::to_string(kMaxDim));
+  }
   if ((dim == 0) != (vector_rule == Rule::kNone)) {
     throw std::invalid_argument("the vector's rule must be 'none' exactly where dim is 0");
   }
   if (linear != (linear_rule != Rule::kNone)) {
     throw std::invalid_argument("linear needs a rule, and a rule for it needs linear");
   }
-  return {dim, linear ? std::size_t{1} : 0, state_floats(vector_rule, dim), state_floats(linear_rule, 1)};
+  return {.dim = dim,
+          .linear = linear ? std::size_t{1} : 0,
+          .vector_state = state_floats(vector_rule, dim),
+          .linear_state = state_floats(linear_rule, 1),
+          .element = element,
+          .vector_words = element == Element::kBfloat16 ? (dim + 1) / 2 : dim};
 }
 
 std::uint64_t next_number() {
@@ -34,8 +42,8 @@ std::uint64_t next_number() {
 }  // namespace
 
 RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool linear, std::vector<TableInit> tables,
-                   GroupTiers tiers)
-    : layout_(layout_of(dim, linear, vector_rule, linear_rule)),
+                   GroupTiers tiers, Element element)
+    : layout_(layout_of(dim, linear, vector_rule, linear_rule, element)),
       vector_rule_(vector_rule),
       linear_rule_(linear_rule),
       inits_(std::move(tables)),
@@ -71,12 +79,13 @@ bool RowGroup::is_spilling() {
 void RowGroup::initialize_rows(std::size_t native_table, std::span<const std::uint64_t> keys,
                                float* const* records) const {
   const TableInit& init = inits_[native_table / 2];
-  std::vector<float> tail(layout_.num_floats() - layout_.dim, 0.0f);  // weight and states
+  std::vector<float> tail(layout_.num_floats() - layout_.vector_words, 0.0f);  // weight and states
   float* const state = tail.data() + layout_.linear;
   if (has_accumulator(vector_rule_)) std::fill_n(state, layout_.vector_state, init.state0);
   if (has_accumulator(linear_rule_))
     std::fill_n(state + layout_.vector_state, layout_.linear_state, init.linear_state0);
-  kernels().initialize({.seed = native_table % 2 == 0 ? init.seed : init.null_seed,
+  kernels().initialize({.element = layout_.element,
+                        .seed = seed_of(native_table),
                         .normal = init.normal,
                         .a = init.a,
                         .b = init.b,
@@ -84,7 +93,7 @@ void RowGroup::initialize_rows(std::size_t native_table, std::span<const std::ui
                         .num_rows = keys.size(),
                         .keys = keys.data(),
                         .records = records});
-  for (std::size_t i = 0; i < keys.size(); ++i) std::copy(tail.begin(), tail.end(), records[i] + layout_.dim);
+  for (std::size_t i = 0; i < keys.size(); ++i) std::copy(tail.begin(), tail.end(), records[i] + layout_.vector_words);
 }
 
 void RowGroup::require_located(const WorkingSet& ws) const {

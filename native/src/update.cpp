@@ -45,6 +45,9 @@ void RowGroup::update_block(const WorkingSet& ws, const KeyBlock& block, UpdateA
     args->records = ws.located.records.data();
     args->reached = ws.gradients.reached.data();
   }
+  vector.element = layout_.element;
+  vector.seed = seed_of(block.native_table);
+  vector.keys = ws.keys().data();
   vector.bit = Gradients::kVector;
   vector.dim = layout_.dim;
   vector.weight_offset = 0;

@@ -210,7 +210,8 @@ class TableInit:
 
     def __init__(self, seed: int, null_seed: int, kind: str, a: float, b: float, state0: float = 0.0, linear_state0: float = 0.0, frozen: bool = False) -> None:
         """
-        seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing value.
+        seed: of the Philox words that first values and the rounding of bf16 are made of; null_seed: the same for the
+        row of a missing value.
         kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first value
         of Adagrad's accumulators. frozen: rows are neither trained nor added.
         """
@@ -225,15 +226,17 @@ class RowGroup:
     The rows of all tables of one group in memory: locate, forward, backward, update.
 
     A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's
-    rule, state of the weight's rule. One thread plans and fetches, another may train and read.
+    rule, state of the weight's rule. With dtype 'bf16' the vector is dim halves of float32 words, in
+    order of address, and a zero half after an odd dim. One thread plans and fetches, another may train and read.
     """
 
-    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto') -> None:
+    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32') -> None:
         """
         Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of
         dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows that
         the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.
-        segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'.
+        segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: 'fp32' or
+        'bf16', of the vectors alone.
         """
 
     @property
@@ -242,7 +245,7 @@ class RowGroup:
 
     def layout(self) -> dict[str, tuple[int, int]]:
         """
-        Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.
+        Offset and length, in float32 words, of 'vector', 'linear', 'vector_state' and 'linear_state'.
         """
 
     def announce(self, ws: WorkingSet) -> None:
@@ -320,6 +323,10 @@ class RowGroup:
         Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put off,
         since the group was made; and rows and bytes on disk.
         """
+
+    @property
+    def num_in_flight(self) -> int:
+        """Batches planned and not yet ended."""
 
     @property
     def is_spilling(self) -> bool:

@@ -1,10 +1,12 @@
-// The rows of all tables of one group (equal dim, optimizer kinds and layout) in RAM and on disk, and what a step does
-// with them.
+// The rows of all tables of one group (equal dim, element, optimizer kinds and layout) in RAM and on disk, and what a
+// step does with them.
 //
 //   (announce) -> plan -> fetch -> forward (any number) -> backward (any number) -> update | discard
 //
 // A record is float32 throughout, without padding:
 //   vector [dim] | first-order weight [1, if linear] | state of the vector's rule | state of the weight's rule
+// but a vector in bf16 takes dim halves of such words, in order of address; what an odd dim leaves over is zero. It is
+// read exactly, updated as float32, and rounded stochastically by the table's seed, key, step and column.
 //
 // Batches are planned in the order in which they will train, some ahead of their turn. plan() gives every unique key of
 // a batch a frame in RAM, where its record will be when fetch() returns and stays until update() or discard(): frames
@@ -51,7 +53,7 @@ struct KeyBlock;
 
 // How the rows of one table begin, and whether they change.
 struct TableInit {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;       // of first values, and of the rounding of bf16
   std::uint64_t null_seed = 0;  // of the row of a missing value
   bool normal = true;           // a is the mean, b the standard deviation; else uniform in [a, b)
   double a = 0, b = 0;
@@ -60,15 +62,17 @@ struct TableInit {
   bool frozen = false;      // rows are neither trained nor added
 };
 
-// Where the parts of a record lie, in floats.
+// Where the parts of a record lie, in words the size of a float.
 struct Layout {
   std::size_t dim, linear;  // linear: 0 or 1 floats
   std::size_t vector_state, linear_state;
+  Element element;
+  std::size_t vector_words;  // what dim elements take
 
-  std::size_t linear_offset() const { return dim; }
-  std::size_t vector_state_offset() const { return dim + linear; }
-  std::size_t linear_state_offset() const { return dim + linear + vector_state; }
-  std::size_t num_floats() const { return dim + linear + vector_state + linear_state; }
+  std::size_t linear_offset() const { return vector_words; }
+  std::size_t vector_state_offset() const { return vector_words + linear; }
+  std::size_t linear_state_offset() const { return vector_words + linear + vector_state; }
+  std::size_t num_floats() const { return vector_words + linear + vector_state + linear_state; }
 };
 
 // Where rows may be.
@@ -92,9 +96,10 @@ struct GroupCounters {
 
 class RowGroup {
  public:
-  // REQUIRES: dim 0 goes with linear, and a vector rule of kNone with dim 0; else throws std::invalid_argument.
+  // REQUIRES: dim 0 goes with linear, and a vector rule of kNone with dim 0; dim is at most kMaxDim. Else throws
+  // std::invalid_argument.
   RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool linear, std::vector<TableInit> tables,
-           GroupTiers tiers = {});
+           GroupTiers tiers = {}, Element element = Element::kFloat32);
   ~RowGroup();
   RowGroup(const RowGroup&) = delete;
 
@@ -199,6 +204,10 @@ class RowGroup {
 
   NativeTable& table(std::size_t native_table);
   RowLog& log();
+  std::uint64_t seed_of(std::size_t native_table) const {
+    const TableInit& init = inits_[native_table / 2];
+    return native_table % 2 == 0 ? init.seed : init.null_seed;
+  }
   void require_located(const WorkingSet& ws) const;
   void require_shape(std::size_t num_keys, std::size_t num_floats) const;
   void require_tables(const WorkingSet& ws) const;

@@ -11,6 +11,7 @@ from sfctr import _native
 from sfctr.spec.batch import F32, U64, Bools
 from sfctr.spec.errors import SchemaError
 
+from .elements import narrow, widen
 from .groups import GroupPlan, initial_accumulator
 from .rules import hyper_parameters, with_lr
 from .seeds import table_init
@@ -20,8 +21,9 @@ from .seeds import table_init
 class RowBlock:
     """Some rows of one table.
 
-    keys uint64 [n]; nulls bool [n], True for the row of a missing value; vectors float32 [n, dim]; linear float32 [n]
-    or None; state float32 [n, S], the optimizer state as docs/optimizers.md lays it out (a dense table has S = 0).
+    keys uint64 [n]; nulls bool [n], True for the row of a missing value; vectors float32 [n, dim], exactly what is held
+    whatever the table's dtype; linear float32 [n] or None; state float32 [n, S], the optimizer state as
+    docs/optimizers.md lays it out (a dense table has S = 0).
     """
 
     keys: U64
@@ -43,9 +45,10 @@ class Group:
             plan.vector_rule,
             plan.linear_rule,
             [table_init(table, seed) for table in plan.tables],
-            budget,
-            disk,
-            policy,
+            budget=budget,
+            disk=disk,
+            policy=policy,
+            dtype=plan.dtype,
             staging_bytes=staging_bytes(budget.limit),
         )
         vector = [table.optimizer for table in plan.tables]
@@ -68,28 +71,34 @@ class Group:
             start: int | None = 0
             while start is not None:
                 keys, records, start = self.native.export_rows(space, start, size)
-                yield self._split(keys, records, is_null=space % 2 == 1)
+                if keys.size > 0:
+                    yield self._split(keys, records, is_null=space % 2 == 1)
 
     def _split(self, keys: U64, records: F32, *, is_null: bool) -> RowBlock:
-        dim, has_linear = self.plan.dim, self.plan.linear_rule is not None
+        words, has_linear = self.native.layout()["vector"][1], self.plan.linear_rule is not None
         return RowBlock(
             keys=keys,
             nulls=np.full(keys.size, is_null),
-            vectors=records[:, :dim],
-            linear=records[:, dim] if has_linear else None,
-            state=records[:, dim + has_linear :],
+            vectors=widen(records[:, :words], self.plan.dim, self.plan.dtype),
+            linear=records[:, words] if has_linear else None,
+            state=records[:, words + has_linear :],
         )
 
     def load(self, place: int, block: RowBlock) -> None:
         """Insert or overwrite rows of the table in this place, with their state."""
-        parts = [block.vectors, *([block.linear[:, None]] if block.linear is not None else []), block.state]
-        records = np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
-        if records.shape[1] != self.native.record_floats:
+        layout = {part: length for part, (_, length) in self.native.layout().items()}
+        given = (block.vectors.shape[1], int(block.linear is not None), block.state.shape[1])
+        needed = (self.plan.dim, layout["linear"], layout["vector_state"] + layout["linear_state"])
+        if given != needed:
             raise SchemaError(
-                f"table '{self.plan.tables[place].name}': rows of {records.shape[1]} floats were given and"
-                f" {self.native.record_floats} are needed; dim, optimizer and linear must be as they were when the rows"
-                " were written"
+                f"table '{self.plan.tables[place].name}': rows with {given[0]} + {given[1]} weights and {given[2]} floats"
+                f" of state were given and {needed[0]} + {needed[1]} weights and {needed[2]} are needed; dim, optimizer"
+                " and linear must be as they were when the rows were written"
             )
+        parts = [narrow(block.vectors, self.plan.dtype), block.state]
+        if block.linear is not None:
+            parts.insert(1, block.linear[:, None])
+        records = np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
         for is_null in (False, True):
             chosen = block.nulls == is_null
             if chosen.any():
@@ -104,7 +113,7 @@ class Group:
                 f" for {keys.size} keys"
             )
         records = np.zeros((keys.size, self.native.record_floats), dtype=np.float32)
-        records[:, : self.plan.dim] = vectors
+        records[:, : self.native.layout()["vector"][1]] = narrow(vectors, self.plan.dtype)
         for part, optimizer in (("vector_state", table.optimizer), ("linear_state", table.linear)):
             begin, length = self.native.layout()[part]
             records[:, begin : begin + length] = initial_accumulator(optimizer)

@@ -186,13 +186,19 @@ class Store:
         return RowBlock(keys=keys, nulls=nulls, vectors=vectors, linear=linear, state=empty)
 
     def load_rows(self, table: str, block: RowBlock) -> None:
-        """Insert or overwrite rows of a table that is not dense, with their state. No batch may be in flight."""
+        """Insert or overwrite rows of a table that is not dense, with their state. No batch may be in flight.
+
+        A table in bf16 takes the vectors rounded to nearest even; those of another such table stay as they are.
+        """
         group, place = self.group_of(table)
         with self._named_errors():
             group.load(place, block)
 
     def set_vectors(self, table: str, keys: U64, vectors: F32) -> None:
-        """Begin rows from given vectors (pre-trained ones) with fresh state and zero first-order weights."""
+        """Begin rows from given vectors (pre-trained ones) with fresh state and zero first-order weights.
+
+        A table in bf16 takes them rounded to nearest even.
+        """
         group, place = self.group_of(table)
         with self._named_errors():
             group.begin_from(place, keys, vectors)

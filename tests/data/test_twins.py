@@ -37,7 +37,7 @@ PARQUET = {
     "price": pa.array([12.5, None, 1000, 7, 4, 0], pa.float32()),
     "score": pa.array([0.1, np.nan, -2, 16777216, 3e-45, -0.0], pa.float32()),
     "cents": pa.array([Decimal(c) if c else None for c in ("1.10", None, "-0.05", "99999.99", "0.00", "7.00")]),
-    "vec": pa.array([[1, 2.5], None, [0, -1], [0.5, 5], [1, 1], [2, 2]], pa.list_(pa.float64(), 2)),
+    "vec": pa.array([[1, 2.5], None, [0, -1], [0.5, 5], [1, 1], [2, 2]], pa.list_(pa.float64())),
     "tags": pa.array([["a", "b"], None, [], ["NA", None, "é"], ["a"], ["", None]], pa.large_list(pa.string())),
     "tag_w": pa.array([[0.5, 2], None, [], [1, 2, 3], [0], [1, 1]], pa.list_(pa.float32())),
     "hist": pa.array([[1, 2, None, 3], [], None, [4, 5, 6], None, [7]], pa.list_(pa.int32())),

@@ -58,7 +58,7 @@ def test_keys_are_numbered_by_table_then_by_first_appearance() -> None:
     assert (ws.num_unique, ws.num_rows) == (6, 3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), threads=st.sampled_from([1, 2, 3]))
 def test_unique_keys_are_those_of_the_twin(twin: ModuleType, data: st.DataObject, threads: int) -> None:
     num_tables = data.draw(st.integers(1, 3))

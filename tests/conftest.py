@@ -1,0 +1,6 @@
+"""What holds for every test: no property is judged by how long an example took, which depends on who else is at work."""
+
+import hypothesis
+
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")

@@ -7,22 +7,25 @@
 namespace sfctr {
 namespace {
 
-std::string remedy(int code) {
+std::string advice_on(int code) {
   switch (code) {
     case ENOSPC:
     case EDQUOT:
-      return "; free space on that disk or choose a directory on another";
+      return "free space on that disk or choose a directory on another";
     case EMFILE:
-      return "; raise the limit of open files (ulimit -n) or make segments larger";
+      return "raise the limit of open files (ulimit -n) or make segments larger";
     default:
       return "";
   }
 }
 
+std::string after_semicolon(const std::string& advice) { return advice.empty() ? "" : "; " + advice; }
+
 }  // namespace
 
-DiskError::DiskError(const std::string& doing, std::string path, int code)
-    : std::runtime_error("cannot " + doing + " " + path + ": " + std::system_category().message(code) + remedy(code)),
+DiskError::DiskError(const std::string& doing, std::string path, int code, const std::string& advice)
+    : std::runtime_error("cannot " + doing + " " + path + ": " + std::system_category().message(code) +
+                         after_semicolon(advice.empty() ? advice_on(code) : advice)),
       path_(std::move(path)),
       code_(code) {}
 

@@ -35,6 +35,7 @@ class UringReader {
   UringReader(unsigned depth, std::size_t slot_bytes, IoFaults* faults);
   int set_up();
   int map_rings(const void* params);
+  bool register_slots();
   std::byte* data_of(std::size_t slot) const { return slots_.data() + slot * slot_bytes_; }
   void push(std::size_t slot);
   std::int64_t enter(unsigned to_submit, unsigned to_wait_for);
@@ -47,6 +48,7 @@ class UringReader {
   Pages slots_;
   std::vector<Slot> in_slots_;
   int fd_ = -1;
+  bool fixed_ = false;  // slots_ is registered
   // Shared with the kernel; a ring's size is a power of two, and its mask that less one.
   std::byte* ring_ = nullptr;
   std::size_t ring_bytes_ = 0, sqes_bytes_ = 0;

@@ -90,7 +90,7 @@ void RowLog::place(std::size_t num_records, Location* out, const Put& put) {
     if (!head_buffer_) head_buffer_ = &staging_->open(segments_[head_->number], head_->used);
     StagingBuffer& buffer = *head_buffer_;
     const std::size_t end = std::min<std::size_t>(num_records, i + (buffer.capacity - buffer.count));
-    const Location first = static_cast<Location>(head_->number * layout_->segment_records) + buffer.first;
+    const Location first = layout_->location(head_->number, buffer.first);
     for (; i < end; ++i, ++buffer.count, ++head_->used, ++used_) {
       put(i, buffer.data + layout_->offset(buffer.count));
       out[i] = first + buffer.count;
@@ -98,8 +98,8 @@ void RowLog::place(std::size_t num_records, Location* out, const Put& put) {
     if (buffer.count == buffer.capacity) submit_head(head_->used == layout_->segment_records);
   }
   for (std::size_t i = 0; i < num_records; ++i) {
-    LogSegment& segment = *segments_[out[i] / layout_->segment_records];
-    segment.flip(static_cast<std::uint32_t>(out[i] % layout_->segment_records));
+    LogSegment& segment = *segments_[layout_->segment_of(out[i])];
+    segment.flip(layout_->place_of(out[i]));
     ++segment.live;
   }
   live_ += num_records;
@@ -139,9 +139,8 @@ void RowLog::submit_head(bool last) {
 }
 
 LogSegment& RowLog::segment_of(Location location) const {
-  const std::uint64_t number = location / layout_->segment_records;
-  const auto place = static_cast<std::uint32_t>(location % layout_->segment_records);
-  if (number >= segments_.size() || !segments_[number] || !segments_[number]->is_live(place)) {
+  const std::uint32_t number = layout_->segment_of(location);
+  if (number >= segments_.size() || !segments_[number] || !segments_[number]->is_live(layout_->place_of(location))) {
     throw std::logic_error("no record lives at location " + std::to_string(location));
   }
   return *segments_[number];
@@ -153,7 +152,7 @@ Fetch RowLog::begin_read(std::span<const Location> locations) {
   const std::uint64_t number = ++num_fetches_;
   for (const Location location : locations) {
     LogSegment& segment = segment_of(location);
-    const auto place = static_cast<std::uint32_t>(location % layout_->segment_records);
+    const std::uint32_t place = layout_->place_of(location);
     const bool in_file = place < segment.written.load(std::memory_order_acquire);
     StagingBuffer* const staged = in_file ? nullptr : staging_->find(segment, place);
     fetch.items_.push_back({&segment, staged, staged ? staged->use : 0, place});
@@ -163,9 +162,7 @@ Fetch RowLog::begin_read(std::span<const Location> locations) {
 }
 
 void RowLog::release(std::span<const Location> locations) {
-  for (const Location location : locations) {
-    kill(segment_of(location), static_cast<std::uint32_t>(location % layout_->segment_records));
-  }
+  for (const Location location : locations) kill(segment_of(location), layout_->place_of(location));
 }
 
 void RowLog::kill(LogSegment& segment, std::uint32_t place) {

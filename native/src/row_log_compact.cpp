@@ -59,7 +59,7 @@ std::size_t RowLog::move_some(LogSegment& victim, std::size_t budget_bytes, cons
         [&](std::size_t i, std::byte* to) { std::memcpy(to, record_at(places_[i]), layout_->stride); });
   moved_ += places_.size();
   cursor_ = places_.back() + 1;
-  const auto base = static_cast<Location>(victim.number * layout_->segment_records);
+  const Location base = layout_->location(victim.number, 0);
   for (std::size_t i = 0; i < places_.size(); ++i) {
     kill(victim, places_[i]);  // the last may end the victim
     moved(id_of(record_at(places_[i])), base + places_[i], targets_[i]);

@@ -49,8 +49,9 @@ LogDirectory::~LogDirectory() { ::close(fd_); }
 
 void LogDirectory::lock() const {
   if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  const bool taken = errno == EWOULDBLOCK;
-  throw DiskError(taken ? "use, as another running log does, the directory" : "lock", path_, errno);
+  const int code = errno;
+  throw DiskError("lock directory", path_, code,
+                  code == EWOULDBLOCK ? "another log has it: end that one or choose another directory" : "");
 }
 
 // Whoever wrote them is gone, or the lock would be taken.

@@ -22,6 +22,17 @@ struct LogLayout {
     segment_records = segment_units * unit_records;
   }
 
+  // Which segment and which place in it a location is. REQUIRES: segment_records < 2^32.
+  std::uint32_t segment_of(std::uint32_t location) const {
+    return location / static_cast<std::uint32_t>(segment_records);
+  }
+  std::uint32_t place_of(std::uint32_t location) const {
+    return location % static_cast<std::uint32_t>(segment_records);
+  }
+  std::uint32_t location(std::uint32_t segment, std::uint32_t place) const {
+    return static_cast<std::uint32_t>(segment * segment_records) + place;
+  }
+
   // Of a record, from the first record.
   std::size_t offset(std::uint32_t place) const {
     return std::size_t{place / unit_records} * unit_bytes + place % unit_records * stride;

@@ -24,13 +24,13 @@
 namespace sfctr {
 
 struct StagingBuffer {
-  std::byte* data = nullptr;  // of the first record; a sector lies before it and one after the last, for pages
-  std::uint32_t first = 0;    // place in the segment
+  std::byte* data = nullptr;  // of the first record; a sector lies before it and one behind the last, for pages
+  std::shared_ptr<LogSegment> segment;  // guarded by the staging's mutex
+  std::mutex mutex;
+  std::uint64_t use = 0;                  // times opened; changed under `mutex`, by the log's caller
+  std::uint32_t first = 0;                // place in the segment; so changed too
   std::uint32_t capacity = 0, count = 0;  // records
   bool last = false;                      // of its segment
-  std::shared_ptr<LogSegment> segment;    // guarded by the staging's mutex
-  std::mutex mutex;
-  std::uint64_t use = 0;  // times opened; guarded by mutex
 };
 
 class Staging {

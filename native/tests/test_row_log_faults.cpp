@@ -254,6 +254,14 @@ void an_older_kernel_gives_a_ring_without_the_newer_flag() {
   twins.check(rig.write_rows(twins, 1000));
 }
 
+void rings_without_registered_memory_serve_as_well() {
+  Faulty rig(IoKind::kUring);
+  rig.faults.fail(IoCall::kRingRegister, ENOMEM, 0, IoFaults::kForever);
+  Twins twins(rig.options);
+  CHECK(twins.log.counters().num_rings == rig.options.num_readers);
+  twins.check(rig.write_rows(twins, 1000));
+}
+
 void rings_taken_away_half_way_are_replaced_by_threads(std::uint64_t after_calls) {
   Faulty rig(IoKind::kUring);
   Twins twins(rig.options);
@@ -319,5 +327,6 @@ int main() {
   if (!has_uring()) return 0;
   the_second_ring_may_be_forbidden_alone();
   an_older_kernel_gives_a_ring_without_the_newer_flag();
+  rings_without_registered_memory_serve_as_well();
   for (const std::uint64_t after_calls : {0, 1, 5}) rings_taken_away_half_way_are_replaced_by_threads(after_calls);
 }

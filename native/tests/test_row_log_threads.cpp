@@ -65,7 +65,7 @@ void readers_beside_a_writer_get_what_was_there_when_they_were_planned(IoKind io
   std::vector<std::thread> readers;
   for (std::size_t r = 0; r < num_readers; ++r) readers.emplace_back([&] { queue.check_all(4 * num_readers); });
   std::mt19937 random(static_cast<std::uint32_t>(num_readers));
-  for (int step = 0; step < 250; ++step) {
+  for (int step = 0; step < 150; ++step) {
     std::vector<RecordId> ids = ids_from(random() % 6000, random() % 400 + 1);
     twins.append(ids);
     for (int plan = 0; plan < 2; ++plan) {
@@ -74,7 +74,7 @@ void readers_beside_a_writer_get_what_was_there_when_they_were_planned(IoKind io
     }
     twins.release(twins.some(random() % 100, random));
     twins.compact(random() % (256 << 10));
-    if (step % 50 == 0) twins.log.flush();
+    if (step % 40 == 0) twins.log.flush();
   }
   queue.end();
   for (std::thread& reader : readers) reader.join();

@@ -10,8 +10,9 @@ namespace sfctr {
 // The system refused: `code` is its errno, `path` the file or directory.
 class DiskError : public std::runtime_error {
  public:
-  // The message is "cannot <doing> <path>: <what errno says>", and what to do about it where that is known.
-  DiskError(const std::string& doing, std::string path, int code);
+  // The message is "cannot <doing> <path>: <what errno says>; <advice>", with an advice of its own for a full disk and
+  // for too many open files.
+  DiskError(const std::string& doing, std::string path, int code, const std::string& advice = "");
 
   const std::string& path() const { return path_; }
   int code() const { return code_; }

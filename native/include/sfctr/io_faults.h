@@ -14,7 +14,7 @@
 
 namespace sfctr {
 
-enum class IoCall : std::uint8_t { kOpen, kWrite, kRead, kSync, kRingSetup, kRingEnter };
+enum class IoCall : std::uint8_t { kOpen, kWrite, kRead, kSync, kRingSetup, kRingRegister, kRingEnter };
 
 class IoFaults {
  public:
@@ -42,7 +42,7 @@ class IoFaults {
   std::int64_t end(IoCall call, std::int64_t result, std::byte* data);
 
  private:
-  static constexpr std::size_t kNumCalls = 6;
+  static constexpr std::size_t kNumCalls = 7;
   enum class Kind : std::uint8_t { kFail, kShorten, kFlip };
   struct Rule {
     Kind kind;

@@ -33,7 +33,7 @@ struct RecordId {
 };
 
 struct LogOptions {
-  std::string directory;         // made if it is not there; its parent must be
+  std::string directory;         // made if it is not there
   std::size_t record_bytes = 0;  // of a row, without the 16 bytes that the log puts before it
   // What it costs. A segment is an open file and the unit of compaction; staging is what append fills while earlier
   // rows are being written.
@@ -110,6 +110,8 @@ class RowLog {
   // out[i] gets the location of record i, whose row is the record_bytes at records[i]. It can be read from now on.
   // Waits where all staging buffers are being written. Throws DiskError if a write has failed, now or ever before, and
   // LocationsExhaustedError; nothing of the call is then accepted, and all that was accepted before stays readable.
+  // REQUIRES: what the log had under the same id is released before compact() is called, or the file order of the two
+  // could be turned round.
   void append(std::span<const RecordId> ids, const std::byte* const* records, Location* out);
 
   // Throws std::logic_error where no record lives at a location; nothing is then changed (for release: those before it
@@ -129,7 +131,7 @@ class RowLog {
   // they are on the disk. Throws DiskError. Each call that finds new records makes a file: once a snapshot, not a step.
   void flush(bool sync = false);
 
-  // Staging, read buffers, bitmaps of live records and segments. A Fetch has some 60 bytes a record beyond that.
+  // Staging, read buffers, bitmaps of live records and segments. A Fetch has some 70 bytes a record beyond that.
   std::size_t memory_bytes() const;
   LogCounters counters() const;
 

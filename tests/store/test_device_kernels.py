@@ -400,6 +400,14 @@ def test_thousands_of_keys_have_the_same_norm() -> None:
     assert seen["step 1: reached"].size > 4 * 1024
 
 
+def test_a_frozen_table_reads_as_zeros_where_it_has_no_rows_and_is_never_trained() -> None:
+    features = (Feature(table=0), Feature(table=1), Feature(table=1, pooling="sum"))
+    case = Case(features=features, frozen=(False, True), hyper=(HYPER, HYPER))
+    seen = dict(assert_same_bits(case))
+    assert not seen["step 1: output 1 of rows 0 to 50"].any()
+    assert set(seen["step 1: reached"].tolist()) == {0.0, 3.0}
+
+
 def test_tables_with_numbers_of_their_own_are_updated_each_by_its_own() -> None:
     hyper = tuple(HYPER | {"lr": lr, "weight_decay": 0.1 * lr} for lr in (0.1, 0.1, 0.2, 0.1))
     features = tuple(Feature(table=t, distinct=9) for t in (0, 1, 2, 3))

@@ -16,7 +16,7 @@ from sfctr.spec.batch import I64
 from sfctr.store.rules import F64
 
 from .gradients import VECTOR, WEIGHT, Gradients
-from .optimizers import UPDATES, Numbers, float32, numbers_of, state_widths
+from .optimizers import UPDATES, Numbers, numbers_of, state_widths
 from .records import load_floats, load_vectors, store_floats, store_vectors
 
 
@@ -72,8 +72,7 @@ def _reached(slots: Tensor, gradient: Tensor, keys: I64, scale: float) -> tuple[
     if keys.size < slots.shape[0]:
         chosen = torch.from_numpy(keys).to(slots.device)
         lines, gradient = slots.index_select(0, chosen), gradient.index_select(0, chosen)
-    factor = float32(scale)
-    return lines, gradient if factor == 1 else gradient * factor
+    return lines, gradient if scale == 1 else gradient * scale
 
 
 def _tables(keys: I64, table_begin: I64, hyper: F64, step: int) -> Iterator[tuple[slice, Numbers]]:

@@ -17,6 +17,7 @@ COMMANDS = {
     "predict": {"--data", "--out", "--which"},
     "export": {"--out", "--rows", "--which"},
     "inspect": {"--which"},
+    "verify": {"--steps", "--set", "--quick"},
     "synth": {"--rows", "--out", "--seed", "--click-rate", "--scale"},
     "fetch": {"--out"},
 }

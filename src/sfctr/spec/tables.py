@@ -102,13 +102,23 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where rows may sit and how much they may take. In this version rows sit in RAM, which `ram` bounds."""
+    """Where rows may sit and how much they may take; changes no number."""
 
+    device: int | str | None = None
+    """Bytes, or text such as "2GB", of the cache of rows beside the model; None: there is none."""
     ram: int | str | None = None
     """Bytes, or text such as "2GB", that all rows and their index may take; None: as the machine has."""
+    disk: str | bool | None = None
+    """Directory for rows that RAM does not hold; true or "auto": one under the run's own; None: no rows on disk."""
+    policy: Literal["lru", "lfu"] = "lru"
+    """Which rows stay among those that no batch of the window needs: the last used, or the most used."""
 
     def __post_init__(self) -> None:
-        self.ram_bytes  # noqa: B018  a wrong size is refused at once
+        self.device_bytes, self.ram_bytes  # noqa: B018  a wrong size is refused at once
+
+    @property
+    def device_bytes(self) -> int | None:
+        return None if self.device is None else parse_bytes(self.device, "tiers.device")
 
     @property
     def ram_bytes(self) -> int | None:

@@ -70,10 +70,14 @@ OPTIMIZERS: dict[str, Any] = {
     "tag": Adam(lr=FAST, bias_correction="row", weight_decay=1e-3),
     "words": AdamW(lr=FAST),
 }
-TABLES = tuple(
-    Table(name, dim=4, optimizer=optimizer, linear=FTRL(l1=1e-3, l2=0.1), buckets=11 if name == "hashed" else None)
-    for name, optimizer in OPTIMIZERS.items()
-) + (Table("hour", dim=4, dense=True, num_rows=24, l2=0.05, linear_l2=0.05, linear=Adam(), init=Normal(std=0.1)),)
+LINEAR = FTRL(l1=1e-3, l2=0.1)
+TABLES = (
+    *(
+        Table(name, dim=4, optimizer=optimizer, linear=LINEAR, buckets=11 if name == "hashed" else None)
+        for name, optimizer in OPTIMIZERS.items()
+    ),
+    Table("hour", dim=4, dense=True, num_rows=24, l2=0.05, linear_l2=0.05, linear=Adam(), init=Normal(std=0.1)),
+)
 
 
 @pytest.fixture

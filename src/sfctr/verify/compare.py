@@ -6,7 +6,7 @@ tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -59,33 +59,46 @@ class SameBits:
 
 
 class WithinDrift:
-    """Numbers may lie apart by DRIFTS times what a nudge of the initial weights made of their like.
+    """Numbers may lie apart by DRIFTS times what nudges of the initial weights made of their like.
 
-    Their like are the logits of all steps until then, a field over all rows of its table, or one tensor of the rest.
-    The drift counts as at least one unit in the last place of the largest of them, which is all that a float can tell.
+    Their like are all logits; a field over all rows of its table; all weights of the dense part, or one part of its
+    optimizer's state. The drift counts as at least one unit in the last place of the largest of them, which is all that
+    a float can tell.
     """
 
-    def __init__(self, plain: Outcome, nudged: Outcome) -> None:
+    def __init__(self, plain: Outcome, nudged: Iterable[Outcome]) -> None:
         self._drift: dict[Place, float] = {}
-        others, largest = dict(numbers_of(nudged)), 0.0
         for place, one in numbers_of(plain):
-            unit = np.finfo(one.dtype).eps * np.abs(one).max(initial=0.0)
-            drift = max(_distance(one, others[place]), float(unit))
-            if place.kind == "logit":
-                drift = largest = max(largest, drift)
-            self._drift[place] = drift
+            self._note(place, float(np.finfo(one.dtype).eps * np.abs(one).max(initial=0.0)))
+        for outcome in nudged:
+            others = dict(numbers_of(outcome))
+            for place, one in numbers_of(plain):
+                self._note(place, _distance(one, others[place]))
+
+    def _note(self, place: Place, drift: float) -> None:
+        self._drift[_like(place)] = max(drift, self._drift.get(_like(place), 0.0))
 
     def wrong(self, place: Place, found: Floats, expected: Floats) -> Bools:
         with np.errstate(invalid="ignore"):
-            near = np.abs(found - expected) <= DRIFTS * self._drift[place]
+            near = np.abs(found - expected) <= DRIFTS * self._drift[_like(place)]
         wrong: Bools = ~(near | (found == expected) | (np.isnan(found) & np.isnan(expected)))
         return wrong
 
     def largest(self, found: Outcome, expected: Outcome) -> float:
         """The largest distance of numbers that are within the tolerance, as a multiple of their drift."""
         theirs = dict(numbers_of(expected))
-        distances = {place: _distance(one, theirs[place]) for place, one in numbers_of(found) if place.kind != "input"}
-        return max((distance / self._drift[place] for place, distance in distances.items() if distance), default=0.0)
+        distances = [(place, _distance(one, theirs[place])) for place, one in numbers_of(found)]
+        return max((distance / self._drift[_like(place)] for place, distance in distances if distance), default=0.0)
+
+
+def _like(place: Place) -> Place:
+    """One place for all that share a tolerance."""
+    if place.kind == "logit":
+        return Place("logit")
+    if place.kind == "dense":
+        part, of, _ = place.name.partition(" of ")
+        return Place("dense", part if of else "")
+    return place
 
 
 def _distance(one: Floats, other: Floats) -> float:

@@ -115,9 +115,29 @@ def dense_values(
     return values
 
 
+@torch.no_grad()
+def load_dense(
+    values: Mapping[str, Floats],
+    named: Mapping[str, Tensor],
+    optimizer: torch.optim.Optimizer | None,
+    in_order: Sequence[Tensor],
+) -> None:
+    """The way back of dense_values."""
+    for name, tensor in named.items():
+        tensor.copy_(torch.from_numpy(values[name]).reshape(tensor.shape))
+    if optimizer is None:
+        return
+    names = {id(tensor): name for name, tensor in named.items()}
+    for parameter in in_order:
+        whose = f" of {names[id(parameter)]}"
+        for part in (name.removesuffix(whose) for name in values if name.endswith(whose)):
+            state = torch.from_numpy(values[part + whose])
+            is_count = part == "step"
+            optimizer.state[parameter][part] = state.reshape(()) if is_count else state.to(parameter).view_as(parameter)
+
+
 def as_array(tensor: Tensor) -> Floats:
-    """A copy of a tensor's values; what NumPy has no type for (bfloat16), and what is no float, as a float that holds
-    it."""
+    """A copy of a tensor's values, of one dimension at least. What is neither float32 nor float64 becomes float32."""
     known = tensor.dtype in (torch.float32, torch.float64)
-    array: Floats = tensor.detach().to(tensor.dtype if known else torch.float32).cpu().numpy().copy()
+    array: Floats = np.atleast_1d(tensor.detach().to(tensor.dtype if known else torch.float32).cpu().numpy().copy())
     return array

@@ -10,7 +10,7 @@ the draws of a step are written here once more, from docs/ and the papers. A fir
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from itertools import islice, pairwise
 from typing import Protocol
@@ -26,7 +26,7 @@ from sfctr.spec.runfile import RunFile
 from sfctr.spec.schema import Dense
 from sfctr.spec.schema import Sequence as SequenceFeature
 
-from .outcome import Floats, Outcome, as_array, dense_values
+from .outcome import Floats, Outcome, as_array, dense_values, load_dense
 from .reference_dense import cross_entropy, decay_length, dense_optimizer, schedule_factor, seed_draws
 from .reference_tables import Rows, keys_by_table
 
@@ -41,27 +41,30 @@ class Batches(Protocol):
 
 def train_reference(
     run: RunFile,
-    source: Batches,
-    steps: int,
+    batches: Iterable[Batch],
     *,
+    num_rows: int | None,
+    start: Outcome | None = None,
+    nudge: int = 0,
     dtype: torch.dtype = torch.float32,
-    nudged: bool = False,
 ) -> Outcome:
-    """Train a settled run's first `steps` steps (fewer where the run is shorter).
+    """Train a settled run on `batches`, each one step; they are gone through twice.
 
-    dtype: of all weights and states. nudged: move every initial weight by one unit in its last place beforehand, up or
-    down by a fixed draw. A weight of 0 has no last place, so in its stead every logit is moved too, by a unit of at
-    least that of 1: the least that rounding can do to what a weight of 0 is added to.
+    num_rows: of an epoch of the run's, where known. start: what the steps before these came to; None: these are the
+    first. dtype: of all weights and states.
+
+    nudge: above 0, do it as rounding may: first move every weight by one unit in its last place, up or down by the draw
+    of that number; then take sums in `dtype` and not in float64. A weight of 0 has no last place, so in its stead every
+    logit is moved too, by a unit of at least that of 1: the least that rounding can do to what 0 is added to.
     """
-    model = _Model(run, source, steps, dtype)
-    if nudged:
-        model.nudge()
-    logits: list[Floats] = []
+    model = _Model(run, batches, num_rows, start, dtype)
+    if nudge:
+        model.nudge(nudge)
+    logits = [] if start is None else list(start.logits)
     given: dict[str, Floats] = {}
     batch = None
-    device = torch.device(run.train.device)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        for batch in first_batches(run, source, steps):
+    with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+        for batch in batches:
             step_logits, given = model.step(batch, len(logits))
             logits.append(step_logits)
     assert batch is not None, "a source without rows is refused before anything is trained"
@@ -74,35 +77,52 @@ def train_reference(
     )
 
 
-def first_batches(run: RunFile, source: Batches, steps: int) -> Iterator[Batch]:
+class FirstBatches:
     """The batches of a run's first steps, over as many epochs as that takes and the run has."""
-    left = min(steps, run.train.max_steps or steps)
-    for epoch in range(run.train.epochs):
-        with closing(source.batches(epoch)) as batches:
-            for batch in islice(batches, left):
-                yield batch
-                left -= 1
-        if left == 0:
-            return
+
+    def __init__(self, run: RunFile, source: Batches, steps: int) -> None:
+        self._source, self._epochs = source, run.train.epochs
+        self._steps = min(steps, run.train.max_steps or steps)
+
+    def __iter__(self) -> Iterator[Batch]:
+        left = self._steps
+        for epoch in range(self._epochs):
+            with closing(self._source.batches(epoch)) as batches:
+                for batch in islice(batches, left):
+                    yield batch
+                    left -= 1
+            if left == 0:
+                return
 
 
 class _Model:
     """Everything that trains, and one step of it."""
 
-    def __init__(self, run: RunFile, source: Batches, steps: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        run: RunFile,
+        batches: Iterable[Batch],
+        num_rows: int | None,
+        start: Outcome | None,
+        dtype: torch.dtype,
+    ) -> None:
         self.run, self.dtype, self.device = run, dtype, torch.device(run.train.device)
         self.columns = [run.schema.labels.index(name) for name in run.train.loss_labels or run.schema.labels]
         inputs = inputs_of(run.schema, run.tables)
         built = build_model(run.model.name, inputs, len(self.columns), run.model.args, seed=run.train.seed)
         self.module = built.to(self.device, dtype).train()
-        keys = keys_by_table(run, first_batches(run, source, steps))
+        keys = keys_by_table(run, batches, start)
         self.tables = {t.name: Rows(run, t, keys[t.name], dtype, self.device) for t in run.tables}
         self.named = self._named()
         buffers = {id(buffer) for buffer in self.module.buffers()}
         self.parameters = [t for t in self.named.values() if id(t) not in buffers and t.requires_grad]
         self.optimizer = dense_optimizer(run.train.optimizer, self.parameters) if self.parameters else None
-        self.decay_length = decay_length(run, source.num_rows)
+        self.decay_length = decay_length(run, num_rows)
         self.draw: torch.Generator | None = None
+        if start is not None:
+            load_dense(start.dense, self.named, self.optimizer, self.parameters)
+            for name, rows in self.tables.items():
+                rows.load(start.rows[name])
 
     def _named(self) -> dict[str, Tensor]:
         """Parameters in the order of the optimizer, then buffers."""
@@ -113,9 +133,9 @@ class _Model:
                 named |= {f"table.{table.table.name}.{part}": weights for part, weights in parts.items()}
         return named | {f"model.{name}": buffer for name, buffer in self.module.named_buffers()}
 
-    def nudge(self) -> None:
-        """Move every initial weight by one unit in its last place, and from now on every logit."""
-        self.draw = torch.Generator().manual_seed(0)
+    def nudge(self, number: int) -> None:
+        """Move every weight by one unit in its last place, and from now on every logit."""
+        self.draw = torch.Generator().manual_seed(number)
         of_rows = (weights for rows in self.tables.values() for weights in rows.weights.values())
         with torch.no_grad():
             for weights in (*self.module.parameters(), *of_rows):
@@ -126,7 +146,7 @@ class _Model:
         train = self.run.train
         seed_draws(train.seed, number, self.device)
         for rows in self.tables.values():
-            rows.begin_step()
+            rows.begin_step(exact=self.draw is None)
         weights = self._row_weights(batch)
         parts = list(self._parts(batch.size))
         logits, given = [], []

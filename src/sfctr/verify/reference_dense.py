@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from sfctr.spec.optim import SGD, Adagrad, Adam, AdamW, DenseOptimizer, Schedule
 from sfctr.spec.runfile import RunFile
@@ -28,8 +29,8 @@ def dense_optimizer(options: DenseOptimizer, parameters: list[Tensor]) -> torch.
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """-y log p - (1 - y) log(1 - p) of logits, without overflow."""
-    return scores.clamp(min=0) - scores * labels + torch.log1p(torch.exp(-scores.abs()))
+    """-y log p - (1 - y) log(1 - p) of logits."""
+    return -labels * logsigmoid(scores) - (1 - labels) * logsigmoid(-scores)
 
 
 def decay_length(run: RunFile, num_rows: int | None) -> int:

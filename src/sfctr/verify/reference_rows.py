@@ -39,12 +39,12 @@ def initial_rows(table: Table, seed: int, keys: U64, nulls: Bools) -> F32:
     for begin in range(0, keys.size, _BLOCK):
         part = slice(begin, begin + _BLOCK)
         for chosen, own in ((~nulls[part], of_keys), (nulls[part], mix(of_keys))):
-            rows[part][chosen] = _values(table, _words(keys[part][chosen], own, table.dim))
+            rows[part][chosen] = _values(table, words(keys[part][chosen], own, table.dim))
     return rows
 
 
-def _words(keys: U64, seed: int, dim: int) -> U64:
-    """One 32-bit word [n, D] for each element: Philox4x32-10 (Salmon et al., SC 2011, figure 2 and table 2).
+def words(keys: U64, seed: int, dim: int) -> U64:
+    """One 32-bit word [n, D] for each element: Philox4x32-10 (Salmon et al., SC 2011).
 
     Its key is the seed's two halves, its counter the key's two halves and the number of the block of four elements.
     """
@@ -57,18 +57,18 @@ def _words(keys: U64, seed: int, dim: int) -> U64:
         k1 = np.uint64(((seed >> 32) + number * 0xBB67AE85) & _MASK32)
         left, right = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
         c0, c1, c2, c3 = (right >> half) ^ c1 ^ k0, right & mask, (left >> half) ^ c3 ^ k1, left & mask
-    words: U64 = np.stack([c0, c1, c2, c3], axis=2).reshape(keys.size, blocks.size * 4)
-    return words[:, :dim]
+    drawn: U64 = np.stack([c0, c1, c2, c3], axis=2).reshape(keys.size, blocks.size * 4)
+    return drawn[:, :dim]
 
 
-def _values(table: Table, words: U64) -> F32:
+def _values(table: Table, drawn: U64) -> F32:
     init = table.init
     if isinstance(init, Normal):
-        share = torch.from_numpy((words.astype(np.float64) + 0.5) * 2.0**-32)
+        share = torch.from_numpy((drawn.astype(np.float64) + 0.5) * 2.0**-32)
         normal = torch.special.ndtri(share).numpy()
-        drawn: F32 = (init.mean + init.std * normal).astype(np.float32)
-        return drawn
-    unit = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
-    low, high = np.float32(init.low), np.float32(init.high)
-    values: F32 = low + (high - low) * unit
+        values: F32 = (init.mean + init.std * normal).astype(np.float32)
+    else:
+        unit = (drawn >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
+        low, high = np.float32(init.low), np.float32(init.high)
+        values = low + (high - low) * unit
     return values

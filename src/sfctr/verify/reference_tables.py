@@ -19,13 +19,13 @@ from sfctr.spec.schema import Bag, KeyedFeature, key_type_of_table
 from sfctr.spec.schema import Sequence as SequenceFeature
 from sfctr.spec.tables import Table
 
-from .outcome import TableRows, as_array, fields_of, state_name
+from .outcome import Outcome, TableRows, as_array, fields_of, state_name
 from .reference_optim import State, initial_state, updated
 from .reference_rows import initial_rows, table_keys
 
 
-def keys_by_table(run: RunFile, batches: Iterable[Batch]) -> dict[str, U64]:
-    """Table -> every key, sorted, that these batches look up in it; of a dense table, all its keys."""
+def keys_by_table(run: RunFile, batches: Iterable[Batch], start: Outcome | None) -> dict[str, U64]:
+    """Table -> every key, sorted, that these batches look up in it or `start` has; of a dense table, all its keys."""
     found: dict[str, U64] = {table.name: np.empty(0, dtype=np.uint64) for table in run.tables}
     for batch in batches:
         for feature in run.schema.keyed:
@@ -34,7 +34,8 @@ def keys_by_table(run: RunFile, batches: Iterable[Batch]) -> dict[str, U64]:
         if table.dense:
             found[table.name] = np.arange(table.rows_of_dense, dtype=np.uint64)
         else:
-            found[table.name] = np.unique(table_keys(table, found[table.name]))
+            known = found[table.name][:0] if start is None else start.rows[table.name].keys
+            found[table.name] = np.union1d(table_keys(table, found[table.name]), known)
     return found
 
 
@@ -55,7 +56,7 @@ class Rows:
 
     vectors [R, D] and linear [R, 1] (None where the table has none) are leaves of autograd, unless frozen. `kept` marks
     rows that the table has: a row comes into being at the first step whose backward reached it. A step's look-ups read
-    `_wide`, the weights in float64, so that sums over a bag and over a row's gradients are as good as exact.
+    `_wide`: the weights, in float64 where sums over a bag and over a row's gradients are to be as good as exact.
     """
 
     def __init__(self, run: RunFile, table: Table, keys: U64, dtype: torch.dtype, device: torch.device) -> None:
@@ -114,9 +115,9 @@ class Rows:
     def _mark(self, name: str, index: Tensor, gradient: Tensor) -> None:
         self._reached[name][index] = True
 
-    def begin_step(self) -> None:
-        """No row is reached, and no gradient known."""
-        self._wide = {name: weights.double() for name, weights in self.weights.items()}
+    def begin_step(self, *, exact: bool) -> None:
+        """No row is reached, and no gradient known. exact: sums are taken in float64."""
+        self._wide = {name: weights.double() if exact else weights for name, weights in self.weights.items()}
         for name, weights in self.weights.items():
             self._reached[name] = torch.zeros(weights.shape[0], dtype=torch.bool, device=weights.device)
             weights.grad = None
@@ -141,6 +142,17 @@ class Rows:
             for part, values in after.items():
                 state[part][rows] = values
             self.kept[rows.cpu().numpy()] = True
+
+    @torch.no_grad()
+    def load(self, rows: TableRows) -> None:
+        """Take over rows with their state."""
+        places = np.where(rows.nulls, self.keys.size, np.searchsorted(self.keys, rows.keys))
+        index = torch.from_numpy(places).to(self.vectors.device)
+        for name, weights in self.weights.items():
+            weights[index] = torch.from_numpy(rows.fields[name]).to(weights)
+            for part, values in self._state[name].items():
+                values[index] = torch.from_numpy(rows.fields[state_name(part, name)]).to(values)
+        self.kept[places] = True
 
     def rows(self) -> TableRows:
         """The rows that the table has, as a store would give them."""

@@ -30,7 +30,7 @@ from sfctr.train.schedule import decay_steps, steps_of_run
 from sfctr.train.trainer import Parts, Step, Trainer
 
 from .outcome import Floats, Outcome, TableRows, as_array, dense_values, fields_of
-from .reference import train_reference
+from .reference import FirstBatches, train_reference
 
 Loop = Callable[[Iterable[Batch]], Iterable[Step]]
 
@@ -73,9 +73,10 @@ class Workbench:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def train(self, run: RunFile, steps: int) -> Outcome:
+    def train(self, run: RunFile, steps: int, each: Callable[[Outcome], None] | None = None) -> Outcome:
         """The first `steps` steps of `run`, a form of this workbench's run, as `sfctr train` takes them.
 
+        each: called after every step with what the steps until then came to.
         There is no evaluation, so nothing that follows from one: no plateau, no early stopping.
         """
         source = self._source(run)
@@ -89,15 +90,19 @@ class Workbench:
             parts = self._makers.parts(
                 run, source, store, module, scorer=scorer_of(run, store, module), progress=progress
             )
-            watch = _Watch(module)
+            watch = _Watch(module, lambda: _outcome(run, store, parts, watch), each)
             Trainer(replace(parts, lookahead=watch.over(parts.lookahead)), _first(run, source, steps)).run()
-            return watch.outcome(run, store, parts)
+            return watch.end()
 
-    def reference(self, steps: int, *, nudged: bool = False) -> Outcome:
-        """The same steps in plain torch; see train_reference."""
-        train = self.run.train
+    def first_batches(self, steps: int) -> Iterable[Batch]:
+        """The batches of the run's first steps."""
+        return FirstBatches(self.run, self._source(self.run), steps)
+
+    def reference(self, batches: Iterable[Batch], *, start: Outcome | None = None, nudge: int = 0) -> Outcome:
+        """Steps in plain torch; see train_reference."""
+        train, num_rows = self.run.train, self._source(self.run).num_rows
         with numerics(torch_threads=train.torch_threads, flush_denormals=train.flush_denormals, device=train.device):
-            return self._makers.reference(self.run, self._source(self.run), steps, nudged=nudged)
+            return self._makers.reference(self.run, batches, num_rows=num_rows, start=start, nudge=nudge)
 
     def _source(self, run: RunFile) -> Source:
         """Forms that read alike share a source, and so what it converted."""
@@ -126,13 +131,15 @@ def _first(run: RunFile, source: Source, steps: int) -> Any:
 
 
 class _Watch:
-    """Writes down what a model is given and gives in training, step by step."""
+    """Writes down what a model is given and gives in training, step by step, and hands on what steps came to."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._logits: list[list[Floats]] = []
-        self._inputs: list[dict[str, Floats]] = []
-        self._batch: Batch | None = None
+    def __init__(
+        self, module: nn.Module, outcome: Callable[[], Outcome], each: Callable[[Outcome], None] | None
+    ) -> None:
+        self._outcome, self._each, self._told = outcome, each, 0
+        self.logits: list[list[Floats]] = []
+        self.inputs: list[dict[str, Floats]] = []
+        self.batch: Batch | None = None
         module.register_forward_pre_hook(self._given)
         module.register_forward_hook(self._gave)
 
@@ -141,35 +148,47 @@ class _Watch:
 
         def steps(batches: Iterable[Batch]) -> Generator[Step, None, None]:
             for ready in lookahead(batches):
-                self._logits.append([])
-                self._inputs.clear()
-                self._batch = ready.batch
+                self.logits.append([])
+                self.inputs.clear()
+                self.batch = ready.batch
                 yield ready
+                self._tell()
 
         return steps
 
+    def end(self) -> Outcome:
+        """What all steps came to."""
+        if self._told < len(self.logits):
+            self._tell()
+        return self._outcome()
+
+    def _tell(self) -> None:
+        self._told = len(self.logits)
+        if self._each is not None:
+            self._each(self._outcome())
+
     def _given(self, module: nn.Module, arguments: tuple[dict[str, Tensor], ...]) -> None:
         if module.training:
-            self._inputs.append({name: as_array(tensor) for name, tensor in arguments[0].items()})
+            self.inputs.append({name: as_array(tensor) for name, tensor in arguments[0].items()})
 
     def _gave(self, module: nn.Module, arguments: tuple[dict[str, Tensor], ...], output: Tensor) -> None:
         if module.training:
-            self._logits[-1].append(as_array(output.reshape(output.shape[0], -1)))
+            self.logits[-1].append(as_array(output.reshape(output.shape[0], -1)))
 
-    def outcome(self, run: RunFile, store: Store, parts: Parts) -> Outcome:
-        assert self._batch is not None, "a run without steps is refused by the trainer"
-        named: dict[str, Tensor] = {}
-        for front, module in (("model", self._module), ("table", store.dense_tables)):
-            tensors = [*module.named_parameters(), *module.named_buffers()]
-            named |= {f"{front}.{name}": tensor for name, tensor in tensors}
-        in_order = [p for p in (*self._module.parameters(), *store.dense_parameters()) if p.requires_grad]
-        return Outcome(
-            logits=tuple(np.concatenate(logits) for logits in self._logits),
-            rows={table.name: _rows_of(store, table) for table in run.tables},
-            dense=dense_values(named, parts.optimizer, in_order),
-            batch=self._batch,
-            inputs={name: np.concatenate([part[name] for part in self._inputs]) for name in self._inputs[0]},
-        )
+
+def _outcome(run: RunFile, store: Store, parts: Parts, watch: _Watch) -> Outcome:
+    assert watch.batch is not None, "a run without steps is refused by the trainer"
+    named: dict[str, Tensor] = {}
+    for front, module in (("model", parts.model), ("table", store.dense_tables)):
+        named |= {f"{front}.{name}": t for name, t in (*module.named_parameters(), *module.named_buffers())}
+    in_order = [p for p in (*parts.model.parameters(), *store.dense_parameters()) if p.requires_grad]
+    return Outcome(
+        logits=tuple(np.concatenate(logits) for logits in watch.logits),
+        rows={table.name: _rows_of(store, table) for table in run.tables},
+        dense=dense_values(named, parts.optimizer, in_order),
+        batch=watch.batch,
+        inputs={name: np.concatenate([part[name] for part in watch.inputs]) for name in watch.inputs[0]},
+    )
 
 
 def _rows_of(store: Store, table: Table) -> TableRows:

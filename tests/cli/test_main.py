@@ -18,6 +18,7 @@ COMMANDS = {
     "export": {"--out", "--rows", "--which"},
     "inspect": {"--which"},
     "trace": {"--set", "--out", "--max-rows", "--window", "--memory"},
+    "verify": {"--steps", "--set", "--quick"},
     "synth": {"--rows", "--out", "--seed", "--click-rate", "--scale"},
     "fetch": {"--out"},
 }

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sfctr.spec.errors import ConfigError
+
+from .run_file import RUN_FILE, SET, read_run_file
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.tables import parse_bytes
 
 from .text import parse_count
 from .trace_text import trace_text
-from .train import run_file_text
 
 if TYPE_CHECKING:
     from sfctr.store import Store
@@ -23,11 +24,8 @@ if TYPE_CHECKING:
 
 
 def trace(
-    run_file: Annotated[Path, typer.Argument(help="A run file; 'sfctr init' writes one.")],
-    set_: Annotated[
-        list[str],
-        typer.Option("--set", metavar="PATH=VALUE", help="Set one field, such as train.batch_size=8192. Repeatable."),
-    ] = [],  # noqa: B006  typer copies it
+    run_file: Annotated[Path, RUN_FILE],
+    set_: Annotated[list[str], SET] = [],  # noqa: B006  typer copies it
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Where to write; by default runs/<run file's name>/trace."),
@@ -45,7 +43,6 @@ def trace(
     One pass over the training rows in the order of training. For each table: look-ups, distinct keys, when rows come
     back, hit rates of caches of every size by policy, and the cache worth having. Writes trace.json and trace.svg.
     """
-    from sfctr.spec.runfile_text import decode_run_file
     from sfctr.trace import Tracing, picture, write_trace
 
     options = Tracing(
@@ -53,7 +50,7 @@ def trace(
         max_rows=None if max_rows is None else parse_count(max_rows, "--max-rows"),
         memory_bytes=parse_bytes(memory, "--memory"),
     )
-    run = decode_run_file(run_file_text(run_file), str(run_file), set_)
+    run = read_run_file(run_file, set_)
     out_dir = out or Path("runs") / run_file.stem / "trace"
     with _directory(out_dir):
         report, dense = _report(run, options, out_dir)

@@ -45,8 +45,8 @@ sfctr::IoKind io_named(const std::string& name) {
 void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string& vector_rule,
                 const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables,
                 std::shared_ptr<sfctr::Budget> budget, const std::optional<std::string>& disk,
-                const std::string& policy, std::size_t segment_bytes, std::size_t staging_bytes,
-                const std::string& io, const std::string& dtype) {
+                const std::string& policy, std::size_t segment_bytes, std::size_t staging_bytes, const std::string& io,
+                const std::string& dtype) {
   if (dtype != "fp32" && dtype != "bf16") {
     throw std::invalid_argument("dtype is '" + dtype + "' and must be 'fp32' or 'bf16'");
   }
@@ -224,7 +224,9 @@ void bind_training(nb::class_<RowGroup>& group) {
   group
       .def(
           "announce",
-          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) { told(self, ws, [&](RowGroup& g) { g.announce(ws.core); }); },
+          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) {
+            told(self, ws, [&](RowGroup& g) { g.announce(ws.core); });
+          },
           "ws"_a,
           "Say that the batch will be planned after those announced before it: its rows are then spared where they can "
           "be.\n"
@@ -250,7 +252,8 @@ void bind_training(nb::class_<RowGroup>& group) {
             told(self, ws, [&](RowGroup& g) { g.locate(ws.core, train); });
           },
           "ws"_a, "train"_a,
-          "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, and "
+          "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, "
+          "and "
           "a\n"
           "key without a row reads as zeros. Forgets what was located or merged before.")
       .def(
@@ -294,12 +297,14 @@ void bind_training(nb::class_<RowGroup>& group) {
             return self.grad_norm_squared(ws.core);
           },
           "ws"_a, "Sum of the squares of all merged gradients, vectors and first-order weights, in double.")
-      .def("update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
-           "linear_hyper"_a.noconvert() = nb::none(),
-           "Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row "
-           "have\n"
-           "one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())].\n"
-           "The working set must then be located again before further use.");
+      .def(
+          "update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
+          "linear_hyper"_a.noconvert() = nb::none(),
+          "Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row "
+          "have\n"
+          "one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, "
+          "len(hyper_columns())].\n"
+          "The working set must then be located again before further use.");
 }
 
 void bind_rows(nb::class_<RowGroup>& group) {
@@ -308,7 +313,8 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "Rows of native table 2t (table t) or 2t + 1 (its missing value).")
       .def("memory_bytes", &RowGroup::memory_bytes, "Bytes of RAM that rows, indexes and buffers of the disk take.")
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
-           "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put "
+           "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans "
+           "put "
            "off,\n"
            "since the group was made; and rows and bytes on disk.")
       .def_prop_ro("num_in_flight", &RowGroup::num_in_flight, "Batches planned and not yet ended.")
@@ -372,13 +378,15 @@ void bind_row_group(nb::module_& m) {
   group
       .def(
           "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
-          "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru",
-          "segment_bytes"_a = std::size_t{64} << 20, "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto", "dtype"_a = "fp32",
+          "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru", "segment_bytes"_a = std::size_t{64} << 20,
+          "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto", "dtype"_a = "fp32",
           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
-          "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows "
+          "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for "
+          "rows "
           "that\n"
           "the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.\n"
-          "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: 'fp32' or\n"
+          "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: "
+          "'fp32' or\n"
           "'bf16', of the vectors alone.")
       .def_prop_ro(
           "record_floats", [](const RowGroup& self) { return self.layout().num_floats(); }, "Length of a record.")

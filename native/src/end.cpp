@@ -84,7 +84,8 @@ void RowGroup::put_rows(std::span<const RecordId> ids, std::span<const std::byte
     if (!on_disk) {
       const std::uint32_t frame = frames_.take_beyond();
       frames_.set_owner(frame, {ids[i].key, ids[i].table});
-      std::copy_n(records[i], layout_.num_floats() * sizeof(float), reinterpret_cast<std::byte*>(frames_.record(frame)));
+      std::copy_n(records[i], layout_.num_floats() * sizeof(float),
+                  reinterpret_cast<std::byte*>(frames_.record(frame)));
       place = Place::in_ram(frame);
     }
     Index& index = tables_[ids[i].table].index;

@@ -176,7 +176,9 @@ std::vector<std::uint32_t> RowGroup::free_frames(std::size_t num_frames) {
     take();
     if (!evicts_ || frames.size() == num_frames) return frames;
     for (const std::uint32_t frame : frames) frames_.pin(frame);  // they have no owner and are no victims
-    const auto unpin = [&] { for (const std::uint32_t frame : frames) frames_.unpin(frame); };
+    const auto unpin = [&] {
+      for (const std::uint32_t frame : frames) frames_.unpin(frame);
+    };
     try {
       evict(frames_.choose(num_frames - frames.size(),
                            [&](const Owner& owner) { return next_uses_.of(owner.table, owner.key); }));
@@ -199,9 +201,8 @@ bool RowGroup::start_evicting() {
   if (num_in_flight_ > 0) return false;
   frames_.keep_owners();
   for (std::uint32_t n = 0; n < tables_.size(); ++n) {
-    tables_[n].index.for_each([&](std::uint64_t key, std::uint32_t bits) {
-      frames_.set_owner(Place::from_bits(bits).frame(), {key, n});
-    });
+    tables_[n].index.for_each(
+        [&](std::uint64_t key, std::uint32_t bits) { frames_.set_owner(Place::from_bits(bits).frame(), {key, n}); });
   }
   evicts_ = true;
   is_full_ = false;

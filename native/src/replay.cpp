@@ -262,8 +262,8 @@ ReplayPolicy policy_named(std::string_view name) {
   return static_cast<ReplayPolicy>(found - std::begin(kNames));
 }
 
-std::vector<std::uint64_t> replay(const Accesses& accesses, ReplayPolicy policy, std::span<const std::uint64_t> capacities,
-                                  std::size_t window) {
+std::vector<std::uint64_t> replay(const Accesses& accesses, ReplayPolicy policy,
+                                  std::span<const std::uint64_t> capacities, std::size_t window) {
   if (std::ranges::find(capacities, 0u) != capacities.end()) throw std::invalid_argument("a capacity is 0");
   const auto each = [&](auto make) {
     return for_each_capacity(capacities, [&](std::uint64_t c) { return hits(accesses, c, make()); });

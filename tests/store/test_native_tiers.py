@@ -107,8 +107,8 @@ def halve(group: _native.RowGroup, ws: _native.WorkingSet) -> None:
 
 
 def test_rows_that_known_batches_need_are_spared(tmp_path: Path) -> None:
-    """Three batches of two rows come round and round, and RAM has room for four: CLOCK alone always sends away what comes
-    next. Who knows the next two batches sends the other ones, and half of the rows are there when they are needed."""
+    """Three batches of two rows come round and round, and RAM has room for four: CLOCK alone always sends away what
+    comes next. Who knows the next two batches sends the other ones, and half of the rows are there when needed."""
     twin = numpy_twin.Group(16, "sgd", None, [numpy_twin.Table(seed=1, null_seed=2, kind="uniform", a=1.0, b=1.0)])
     fetched = {}
     for ahead in (0, 2):
@@ -191,7 +191,7 @@ def test_rows_and_state_equal_the_twins(
     group = make(twin, ram=ram if has_disk else None, disk=directory if has_disk else None, policy=policy)
     run = Replay(twin, group, fates)
     told = [working_set(2, features) for features in stream]
-    for number, ws in enumerate(told[:known]):
+    for ws in told[:known]:
         group.announce(ws)
     for number, (features, ws) in enumerate(zip(stream, told, strict=True)):
         if number + known < len(told) and known:
@@ -278,7 +278,7 @@ def test_without_a_disk_a_full_ram_is_named_and_nothing_is_lost() -> None:
     )
     group.locate(four, train=True)
     halve(group, four)
-    with pytest.raises(_native.RamFull, match="need 1?[0-9][0-9] bytes of RAM"):
+    with pytest.raises(_native.RamFull, match=r"need 1?[0-9][0-9] bytes of RAM"):
         group.plan(six)
     group.locate(four, train=True)
     halve(group, four)

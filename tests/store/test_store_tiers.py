@@ -120,7 +120,9 @@ def test_where_rows_may_not_leave_a_full_ram_is_named_and_nothing_is_lost() -> N
 def test_an_index_that_outgrows_ram_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     with sfctr.Store(tables(), tiers=sfctr.Tiers(ram=30_000), directory=tmp_path) as store:
         train(store, np.arange(1250, dtype=np.uint64))
-        words = r"the index alone needs 30024 bytes of RAM at step 2; raise tiers.ram, or give table 'item' \(1,250 rows\)"
+        words = (
+            r"the index alone needs 30024 bytes of RAM at step 2; raise tiers.ram, or give table 'item' \(1,250 rows\)"
+        )
         with pytest.raises(sfctr.CapacityError, match=words):
             train(store, np.arange(1251, dtype=np.uint64))
         assert values(store) == dict.fromkeys(range(1250), 0.0)

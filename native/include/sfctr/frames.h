@@ -60,8 +60,8 @@ class Frames {
   using NextUse = std::function<std::uint64_t(const Owner&)>;
   std::vector<std::uint32_t> choose(std::size_t n, const NextUse& next_use);
 
-  // Frames in use and without pins among the last n, from the end on, up to the first that is pinned: their records must
-  // leave before shrink(). REQUIRES: owners are kept.
+  // Frames in use and without pins among the last n, from the end on, up to the first that is pinned: their records
+  // must leave before shrink(). REQUIRES: owners are kept.
   std::vector<std::uint32_t> tail(std::size_t n) const;
   // Gives the free frames at the end back to the system, at most n of them.
   void shrink(std::size_t n);

@@ -40,7 +40,7 @@ ReplayPolicy policy_named(std::string_view name);
 // hot_set, O(log_64) of rows or accesses for the others. Capacities are divided among the threads of the pool, each of
 // which takes up to 16 bytes a row and N / 8 bytes. Throws std::invalid_argument for a capacity of 0, std::bad_alloc.
 // REQUIRES: accesses are as checked() wants them.
-std::vector<std::uint64_t> replay(const Accesses& accesses, ReplayPolicy policy, std::span<const std::uint64_t> capacities,
-                                  std::size_t window);
+std::vector<std::uint64_t> replay(const Accesses& accesses, ReplayPolicy policy,
+                                  std::span<const std::uint64_t> capacities, std::size_t window);
 
 }  // namespace sfctr

@@ -78,7 +78,7 @@ struct Layout {
 // Where rows may be.
 struct GroupTiers {
   std::shared_ptr<Budget> budget = std::make_shared<Budget>();  // of RAM
-  std::optional<LogOptions> disk;                               // none: rows that the budget has no room for are refused
+  std::optional<LogOptions> disk;  // none: rows that the budget has no room for are refused
   Policy policy = Policy::kLru;
 };
 
@@ -267,13 +267,13 @@ class RowGroup {
   std::mutex mutex_;
   std::condition_variable loaded_;
   std::vector<WorkingSet*> loading_;  // batches planned, and not yet fetched, that need something from disk
-  bool evicts_ = false;            // from when RAM was full for the first time
-  bool is_full_ = false;           // it is, and evicting begins when no batch is in flight
-  std::size_t num_in_flight_ = 0;  // batches planned and not yet drained
+  bool evicts_ = false;               // from when RAM was full for the first time
+  bool is_full_ = false;              // it is, and evicting begins when no batch is in flight
+  std::size_t num_in_flight_ = 0;     // batches planned and not yet drained
   bool scratch_in_flight_ = false;
-  std::exception_ptr refused_;  // what the disk said to a row that had to stay in RAM beyond the budget
+  std::exception_ptr refused_;                 // what the disk said to a row that had to stay in RAM beyond the budget
   std::unordered_set<std::uint32_t> orphans_;  // frames that a failed fetch left to batches in flight
-  std::size_t num_uncompacted_ = 0;  // rows appended to the log since compact()
+  std::size_t num_uncompacted_ = 0;            // rows appended to the log since compact()
   GroupCounters counters_;
 
   std::mutex ended_mutex_;  // taken last; so that a step that ends need not wait for a plan

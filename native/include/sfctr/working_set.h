@@ -49,13 +49,13 @@ struct Load {
 
 // Where records were found, for which group.
 struct Located {
-  std::uint64_t group = 0;  // RowGroup's number; 0: not located
-  bool train = false;       // located for training: its frames are pinned until update() or discard()
-  bool fetched = false;     // every record is there
-  Buffer<float*> records;   // [U]
-  Buffer<std::uint8_t> kinds;      // [U], a RecordKind
-  Buffer<std::uint32_t> places;    // [U], bits of a Place; of training: frames, or none for a record in copies
-  Buffer<float> copies;            // records of their own: all of a reader's, those of training that found no frame
+  std::uint64_t group = 0;             // RowGroup's number; 0: not located
+  bool train = false;                  // located for training: its frames are pinned until update() or discard()
+  bool fetched = false;                // every record is there
+  Buffer<float*> records;              // [U]
+  Buffer<std::uint8_t> kinds;          // [U], a RecordKind
+  Buffer<std::uint32_t> places;        // [U], bits of a Place; of training: frames, or none for a record in copies
+  Buffer<float> copies;                // records of their own: all of a reader's, those of training that found no frame
   std::vector<std::uint32_t> fresh;    // of training: keys without a row when the batch was planned
   std::vector<std::uint32_t> scratch;  // of training: keys whose record is in copies, in its order
   std::vector<Load> loads;

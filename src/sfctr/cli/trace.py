@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sfctr.spec.errors import ConfigError
-
-from .run_file import RUN_FILE, SET, read_run_file
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.tables import parse_bytes
 
+from .run_file import RUN_FILE, SET, read_run_file
 from .text import parse_count
 from .trace_text import trace_text
 
@@ -83,7 +82,7 @@ def _report(run: RunFile, options: Tracing, spool_dir: Path) -> tuple[TraceRepor
 
 def _traced(store: Store) -> tuple[TracedTable, ...]:
     """The tables of a store that grow with the data, as a trace sees them."""
-    from sfctr.store.store import INDEX_BYTES
+    from sfctr.store import INDEX_BYTES
     from sfctr.trace import TracedTable
 
     return tuple(

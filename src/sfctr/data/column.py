@@ -63,13 +63,21 @@ class Column:
         return replace(self, array=self.array.take(pa.array(rows)), place=self.place.of_rows(rows))
 
 
-# Arrays are read by their buffers: pyarrow's to_numpy, and its to_pandas_dtype too, import pandas for some types, half a
-# second and 60 MB.
+# Arrays are read by their buffers: pyarrow's to_numpy, and its to_pandas_dtype too, import pandas for some types, half
+# a second and 60 MB.
 
 _DTYPES: dict[int, type] = {
-    **{pa.int8().id: np.int8, pa.int16().id: np.int16, pa.int32().id: np.int32, pa.int64().id: np.int64},
-    **{pa.uint8().id: np.uint8, pa.uint16().id: np.uint16, pa.uint32().id: np.uint32, pa.uint64().id: np.uint64},
-    **{pa.float16().id: np.float16, pa.float32().id: np.float32, pa.float64().id: np.float64},
+    pa.int8().id: np.int8,
+    pa.int16().id: np.int16,
+    pa.int32().id: np.int32,
+    pa.int64().id: np.int64,
+    pa.uint8().id: np.uint8,
+    pa.uint16().id: np.uint16,
+    pa.uint32().id: np.uint32,
+    pa.uint64().id: np.uint64,
+    pa.float16().id: np.float16,
+    pa.float32().id: np.float32,
+    pa.float64().id: np.float64,
     pa.timestamp("ns").id: np.int64,
 }
 

@@ -16,6 +16,9 @@ from .groups import GroupPlan, initial_accumulator
 from .rules import hyper_parameters, with_lr
 from .seeds import table_init
 
+INDEX_BYTES = 24
+"""What a key counts as taking in the index, beside its record."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowBlock:
@@ -91,9 +94,9 @@ class Group:
         needed = (self.plan.dim, layout["linear"], layout["vector_state"] + layout["linear_state"])
         if given != needed:
             raise SchemaError(
-                f"table '{self.plan.tables[place].name}': rows with {given[0]} + {given[1]} weights and {given[2]} floats"
-                f" of state were given and {needed[0]} + {needed[1]} weights and {needed[2]} are needed; dim, optimizer"
-                " and linear must be as they were when the rows were written"
+                f"table '{self.plan.tables[place].name}': rows with {given[0]} + {given[1]} weights and {given[2]}"
+                f" floats of state were given and {needed[0]} + {needed[1]} weights and {needed[2]} are needed; dim,"
+                " optimizer and linear must be as they were when the rows were written"
             )
         parts = [narrow(block.vectors, self.plan.dtype), block.state]
         if block.linear is not None:

@@ -21,7 +21,7 @@ def proc_with(tmp_path: Path, available_kb: int, cgroup: str) -> Path:
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text(f"MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable:   {available_kb} kB\n")
     (proc / "self" / "cgroup").write_text(cgroup)
-    (proc / "self" / "statm").write_text("0 0 0 0 0 0 0\n")
+    (proc / "self" / "status").write_text("Name:\tpython\nVmSize:\t 0 kB\nVmData:\t 0 kB\n")
     return proc
 
 
@@ -56,10 +56,12 @@ def test_a_control_group_of_the_first_version_counts_too(tmp_path: Path) -> None
 
 def test_the_limits_of_the_process_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proc = proc_with(tmp_path, 8 << 20, "0::/\n")
-    (proc / "self" / "statm").write_text(f"{GIB // resource.getpagesize()} 0 0 0 0 0 0\n")
-    bounds = {resource.RLIMIT_AS: 3 * GIB, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    (proc / "self" / "status").write_text("Name:\tpython\nVmSize:\t 4194304 kB\nVmData:\t 1048576 kB\n")
+    bounds = {resource.RLIMIT_AS: 7 * GIB, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (bounds[kind], resource.RLIM_INFINITY))
-    assert available_bytes(proc, tmp_path / "none") == 2 * GIB
+    assert available_bytes(proc, tmp_path / "none") == 3 * GIB
+    bounds[resource.RLIMIT_DATA] = 2 * GIB
+    assert available_bytes(proc, tmp_path / "none") == GIB
 
 
 def test_buffers_of_the_disk_are_a_small_share_of_ram() -> None:

@@ -7,6 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+LEAST = 32 << 20
+"""What a store takes where next to nothing is left: better a slow run than none."""
+
+
+def default_ram_bytes() -> int:
+    """Half of what this process may still take."""
+    return max(LEAST, available_bytes() // 2)
+
+
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes: the least of the machine's available memory, what the control groups leave, and the process's own limits.
 
@@ -61,10 +70,11 @@ def _cached(stat: Path) -> int:
 def _process(proc: Path) -> Iterator[int]:
     """What the limits on address space and on data leave."""
     try:
-        size = int((proc / "self" / "statm").read_text().split()[0]) * resource.getpagesize()
+        lines = (proc / "self" / "status").read_text().splitlines()
     except OSError:
         return
-    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+    found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    for kind, name in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         soft, _ = resource.getrlimit(kind)
-        if soft != resource.RLIM_INFINITY:
-            yield soft - size
+        if soft != resource.RLIM_INFINITY and name in found:
+            yield soft - int(found[name][0]) * 1024

@@ -28,7 +28,7 @@ from sfctr.telemetry import notice
 from .dense import DenseTable
 from .group import Group, RowBlock
 from .groups import plan_groups
-from .memory import available_bytes
+from .memory import default_ram_bytes
 
 
 class Store:
@@ -56,7 +56,7 @@ class Store:
         self.seed = seed
         self.steps = 0
         self._spill = _spill_directory(tiers, directory)
-        self._budget = _native.Budget(tiers.ram_bytes or available_bytes() // 2)
+        self._budget = _native.Budget(tiers.ram_bytes or default_ram_bytes())
         self.groups = tuple(
             Group(
                 plan,

@@ -1,4 +1,4 @@
-"""What holds for every test: no property is judged by how long an example took, which says who else is at work."""
+"""What holds for every test: no property is judged by how long an example took, which depends on who else works."""
 
 import hypothesis
 

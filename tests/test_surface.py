@@ -19,6 +19,7 @@ NOUNS = {
 }
 ERRORS = {
     *{"SfctrError", "ConfigError", "SchemaError", "ModelError", "CapacityError", "CheckpointError", "DataError"},
+    "DiskError",
 }
 WORK = {"Store", "Lookahead", "ReadView", "open_source", "fit", "Run"}
 PROMISED = NOUNS | ERRORS | WORK | {"__version__"}

@@ -1,5 +1,6 @@
 // TableInit and RowGroup: the rows of the tables of one group.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -28,16 +29,67 @@ void init_table(sfctr::TableInit* self, std::uint64_t seed, std::uint64_t null_s
   new (self) sfctr::TableInit{seed, null_seed, kind == "normal", a, b, state0, linear_state0, frozen};
 }
 
+sfctr::Policy policy_named(const std::string& name) {
+  if (name == "lru") return sfctr::Policy::kLru;
+  if (name == "lfu") return sfctr::Policy::kLfu;
+  throw std::invalid_argument("policy is '" + name + "' and must be 'lru' or 'lfu'");
+}
+
+sfctr::IoKind io_named(const std::string& name) {
+  if (name == "auto") return sfctr::IoKind::kAuto;
+  if (name == "uring") return sfctr::IoKind::kUring;
+  if (name == "threads") return sfctr::IoKind::kThreads;
+  throw std::invalid_argument("io is '" + name + "' and must be 'auto', 'uring' or 'threads'");
+}
+
 void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string& vector_rule,
-                const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables) {
+                const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables,
+                std::shared_ptr<sfctr::Budget> budget, const std::optional<std::string>& disk,
+                const std::string& policy, std::size_t segment_bytes, std::size_t staging_bytes, const std::string& io,
+                const std::string& dtype) {
+  if (dtype != "fp32" && dtype != "bf16") {
+    throw std::invalid_argument("dtype is '" + dtype + "' and must be 'fp32' or 'bf16'");
+  }
+  sfctr::GroupTiers tiers;
+  if (budget) tiers.budget = std::move(budget);
+  tiers.policy = policy_named(policy);
+  if (disk) {
+    tiers.disk.emplace();
+    tiers.disk->directory = *disk;
+    tiers.disk->segment_bytes = segment_bytes;
+    tiers.disk->staging_bytes = staging_bytes;
+    tiers.disk->io = io_named(io);
+  }
   new (self) RowGroup(dim, sfctr::rule_named(vector_rule), sfctr::rule_named(linear_rule.value_or("none")), linear,
-                      std::move(tables));
+                      std::move(tables), std::move(tiers),
+                      dtype == "bf16" ? sfctr::Element::kBfloat16 : sfctr::Element::kFloat32);
+}
+
+nb::dict counters(RowGroup& group) {
+  const sfctr::GroupCounters rows = group.counters();
+  const sfctr::LogCounters log = group.log_counters();
+  nb::dict counts;
+  counts["requested"] = rows.requested;
+  counts["unique"] = rows.unique;
+  counts["hits"] = rows.hits;
+  counts["fresh"] = rows.fresh;
+  counts["fetched"] = rows.fetched;
+  counts["evicted"] = rows.evicted;
+  counts["scratch"] = rows.scratch;
+  counts["waits"] = rows.waits;
+  counts["disk_rows"] = log.live;
+  counts["disk_bytes"] = log.file_bytes;
+  counts["disk_bytes_read"] = log.bytes_read;
+  counts["disk_bytes_written"] = log.bytes_written;
+  counts["disk_rows_moved"] = log.records_moved;
+  counts["disk_rings"] = log.num_rings;
+  return counts;
 }
 
 nb::dict layout(const RowGroup& group) {
   const sfctr::Layout& layout = group.layout();
   nb::dict parts;
-  parts["vector"] = nb::make_tuple(0, layout.dim);
+  parts["vector"] = nb::make_tuple(0, layout.vector_words);
   parts["linear"] = nb::make_tuple(layout.linear_offset(), layout.linear);
   parts["vector_state"] = nb::make_tuple(layout.vector_state_offset(), layout.vector_state);
   parts["linear_state"] = nb::make_tuple(layout.linear_state_offset(), layout.linear_state);
@@ -116,14 +168,14 @@ std::span<const sfctr::Hyper> hyper_lines(const std::optional<arrays::Matrix<con
   return {reinterpret_cast<const sfctr::Hyper*>(array->data()), array->shape(0)};
 }
 
-std::size_t update(RowGroup& group, PyWorkingSet& ws, std::uint64_t step, float scale,
-                   arrays::Matrix<const double> hyper, std::optional<arrays::Matrix<const double>> linear_hyper) {
+void update(RowGroup& group, PyWorkingSet& ws, std::uint64_t step, float scale, arrays::Matrix<const double> hyper,
+            std::optional<arrays::Matrix<const double>> linear_hyper) {
   const auto lines = hyper_lines(hyper, "hyper"), linear_lines = hyper_lines(linear_hyper, "linear_hyper");
   Release release;
-  return group.update(ws.core, step, scale, lines, linear_lines);
+  group.update(ws.core, step, scale, lines, linear_lines);
 }
 
-auto find(const RowGroup& group, std::size_t native_table, arrays::Vector<const std::uint64_t> keys,
+auto find(RowGroup& group, std::size_t native_table, arrays::Vector<const std::uint64_t> keys,
           arrays::Matrix<float> records) {
   auto found = arrays::make<std::uint8_t, 1>({keys.size()});
   Release release;
@@ -131,26 +183,38 @@ auto find(const RowGroup& group, std::size_t native_table, arrays::Vector<const 
   return found;
 }
 
-nb::tuple export_rows(const RowGroup& group, std::size_t native_table, std::uint64_t start_slot, std::size_t count) {
-  const std::uint64_t end = group.slot_end(native_table);
-  const std::size_t most = start_slot < end ? std::min<std::uint64_t>(count, end - start_slot) : 0;
-  auto keys = arrays::make<std::uint64_t, 1>({most});
-  auto records = arrays::make<float, 2>({most, group.layout().num_floats()});
-  std::size_t found = 0;
+// Calls a group with a working set that it may hold on to.
+template <class Call>
+auto told(nb::handle_t<RowGroup> self, PyWorkingSet& ws, Call&& call) {
+  if (ws.group.is_valid() && !ws.group.is(self)) nb::cast<RowGroup&>(ws.group).discard(ws.core);
+  ws.group = nb::borrow(self);
+  RowGroup& group = nb::cast<RowGroup&>(self);
+  Release release;
+  return call(group);
+}
+
+nb::tuple export_rows(RowGroup& group, std::size_t native_table, std::uint64_t from, std::size_t count) {
+  std::vector<std::uint64_t> keys;
+  std::vector<float> records;
+  std::optional<std::uint64_t> next;
   {
     Release release;
-    found = group.export_rows(native_table, start_slot, {keys.data(), most}, {records.data(), records.size()});
+    next = group.export_rows(native_table, from, count, keys, records);
   }
-  const nb::slice rows(nb::int_(0), nb::int_(found), nb::int_(1));
-  return nb::make_tuple(nb::cast(keys)[rows], nb::cast(records)[rows]);
+  auto key_array = arrays::make<std::uint64_t, 1>({keys.size()});
+  auto record_array = arrays::make<float, 2>({keys.size(), group.layout().num_floats()});
+  std::ranges::copy(keys, key_array.data());
+  std::ranges::copy(records, record_array.data());
+  return nb::make_tuple(key_array, record_array, next ? nb::cast(*next) : nb::none());
 }
 
 void bind_table_init(nb::module_& m) {
   nb::class_<sfctr::TableInit>(m, "TableInit", "How the rows of one table begin, and whether they change.")
       .def("__init__", &init_table, "seed"_a, "null_seed"_a, "kind"_a, "a"_a, "b"_a, "state0"_a = 0.0f,
            "linear_state0"_a = 0.0f, "frozen"_a = false,
-           "seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing "
-           "value.\n"
+           "seed: of the Philox words that first values and the rounding of bf16 are made of; null_seed: the same for "
+           "the\n"
+           "row of a missing value.\n"
            "kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first "
            "value\n"
            "of Adagrad's accumulators. frozen: rows are neither trained nor added.");
@@ -159,19 +223,46 @@ void bind_table_init(nb::module_& m) {
 void bind_training(nb::class_<RowGroup>& group) {
   group
       .def(
-          "locate",
-          [](const RowGroup& self, PyWorkingSet& ws, bool train) {
+          "announce",
+          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) {
+            told(self, ws, [&](RowGroup& g) { g.announce(ws.core); });
+          },
+          "ws"_a,
+          "Say that the batch will be planned after those announced before it: its rows are then spared where they can "
+          "be.\n"
+          "It must be planned, or discarded, in its turn, and kept until then.")
+      .def(
+          "plan",
+          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) {
+            return told(self, ws, [&](RowGroup& g) { return g.plan(ws.core); });
+          },
+          "ws"_a,
+          "Give every unique key its place in RAM, pinned until update or discard. False, with nothing changed, where\n"
+          "batches in flight hold frames that it needs. Raises RamFull, IndexOutgrown, DiskError.")
+      .def(
+          "fetch",
+          [](RowGroup& self, PyWorkingSet& ws) {
             Release release;
-            self.locate(ws.core, train);
+            self.fetch(ws.core);
+          },
+          "ws"_a, "Read what the plan needs from disk. Raises DiskError, ChecksumError.")
+      .def(
+          "locate",
+          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws, bool train) {
+            told(self, ws, [&](RowGroup& g) { g.locate(ws.core, train); });
           },
           "ws"_a, "train"_a,
-          "Find the record of every unique key. In training a key without a row gets its first values in the working "
-          "set\n"
-          "alone; otherwise, and always in frozen tables, it reads as zeros. Forgets what was located or merged "
-          "before.")
+          "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, "
+          "and "
+          "a\n"
+          "key without a row reads as zeros. Forgets what was located or merged before.")
       .def(
-          "num_new", [](const RowGroup& self, const PyWorkingSet& ws) { return self.num_new(ws.core); }, "ws"_a,
-          "Rows that update would add if backward reached every key: bounds how much memory_bytes() will grow.")
+          "discard",
+          [](RowGroup& self, PyWorkingSet& ws) {
+            Release release;
+            self.discard(ws.core);
+          },
+          "ws"_a, "End the use of a batch that was announced, planned or located, without training it.")
       .def("unseen", &unseen, "ws"_a, "int64 [F]: look-ups of each feature whose key has no row.")
       .def(
           "forward_floats",
@@ -206,23 +297,28 @@ void bind_training(nb::class_<RowGroup>& group) {
             return self.grad_norm_squared(ws.core);
           },
           "ws"_a, "Sum of the squares of all merged gradients, vectors and first-order weights, in double.")
-      .def("update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
-           "linear_hyper"_a.noconvert() = nb::none(),
-           "Give every key that was reached its row, multiply its gradient by scale, and apply the optimizers. step "
-           "counts\n"
-           "committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())]. Returns the number of rows "
-           "added.\n"
-           "The working set must then be located again before further use. Raises RuntimeError if rows were added "
-           "since it\n"
-           "was located.");
+      .def(
+          "update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
+          "linear_hyper"_a.noconvert() = nb::none(),
+          "Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row "
+          "have\n"
+          "one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, "
+          "len(hyper_columns())].\n"
+          "The working set must then be located again before further use.");
 }
 
 void bind_rows(nb::class_<RowGroup>& group) {
   group
       .def("num_rows", &RowGroup::num_rows, "native_table"_a,
            "Rows of native table 2t (table t) or 2t + 1 (its missing value).")
-      .def("slot_end", &RowGroup::slot_end, "native_table"_a, "One above the last slot that holds a row.")
-      .def("memory_bytes", &RowGroup::memory_bytes, "Bytes of all rows and their indexes.")
+      .def("memory_bytes", &RowGroup::memory_bytes, "Bytes of RAM that rows, indexes and buffers of the disk take.")
+      .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
+           "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans "
+           "put "
+           "off,\n"
+           "since the group was made; and rows and bytes on disk.")
+      .def_prop_ro("num_in_flight", &RowGroup::num_in_flight, "Batches planned and not yet ended.")
+      .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
       .def("find", &find, "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
            nb::sig("def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> "
                    "NDArray[numpy.uint8]"),
@@ -237,12 +333,12 @@ void bind_rows(nb::class_<RowGroup>& group) {
           },
           "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
           "Write what the rows of keys [n] begin as into records [n, record_floats]; adds nothing.")
-      .def("export_rows", &export_rows, "native_table"_a, "start_slot"_a, "count"_a,
-           nb::sig("def export_rows(self, native_table: int, start_slot: int, count: int) -> "
-                   "tuple[NDArray[numpy.uint64], NDArray[numpy.float32]]"),
-           "Keys [m] and records [m, record_floats] of the slots from start_slot on, at most count, in slot order (the "
-           "order\n"
-           "in which rows were added). Take start_slot in steps of count up to slot_end().")
+      .def("export_rows", &export_rows, "native_table"_a, "from_hash"_a, "count"_a,
+           nb::sig("def export_rows(self, native_table: int, from_hash: int, count: int) -> "
+                   "tuple[NDArray[numpy.uint64], NDArray[numpy.float32], int | None]"),
+           "Keys [m] and records [m, record_floats] in the order of the keys' hashes from from_hash on, at most count, "
+           "and\n"
+           "the hash to go on from (None after the last). Begin with 0.")
       .def(
           "import_rows",
           [](RowGroup& self, std::size_t native_table, arrays::Vector<const std::uint64_t> keys,
@@ -259,6 +355,15 @@ void bind_rows(nb::class_<RowGroup>& group) {
 }  // namespace
 
 void bind_row_group(nb::module_& m) {
+  nb::exception<sfctr::RamFull>(m, "RamFull", PyExc_MemoryError);
+  nb::exception<sfctr::IndexOutgrown>(m, "IndexOutgrown", PyExc_MemoryError);
+  nb::exception<sfctr::DiskError>(m, "DiskError", PyExc_OSError);
+  nb::exception<sfctr::ChecksumError>(m, "ChecksumError", PyExc_OSError);
+  nb::exception<sfctr::LocationsExhaustedError>(m, "LocationsExhausted", PyExc_MemoryError);
+  nb::class_<sfctr::Budget>(m, "Budget", "Bytes of RAM that the groups of a store share.")
+      .def(nb::init<std::uint64_t>(), "limit"_a)
+      .def_prop_ro("limit", &sfctr::Budget::limit)
+      .def_prop_ro("used", &sfctr::Budget::used, "Of frames and indexes, as they are counted.");
   bind_table_init(m);
   m.def(
       "hyper_columns",
@@ -268,17 +373,25 @@ void bind_row_group(nb::module_& m) {
       m, "RowGroup",
       "The rows of all tables of one group in memory: locate, forward, backward, update.\n\n"
       "A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's\n"
-      "rule, state of the weight's rule. Several threads may read at once; update, import_rows and\n"
-      "reserve wait for them.");
+      "rule, state of the weight's rule. With dtype 'bf16' the vector is dim halves of float32 words, in\n"
+      "order of address, and a zero half after an odd dim. One thread plans and fetches, another may train and read.");
   group
       .def(
           "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
+          "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru", "segment_bytes"_a = std::size_t{64} << 20,
+          "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto", "dtype"_a = "fp32",
           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
-          "dim 0; None for the weight where linear is False.")
+          "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for "
+          "rows "
+          "that\n"
+          "the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.\n"
+          "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: "
+          "'fp32' or\n"
+          "'bf16', of the vectors alone.")
       .def_prop_ro(
           "record_floats", [](const RowGroup& self) { return self.layout().num_floats(); }, "Length of a record.")
       .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),
-           "Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
+           "Offset and length, in float32 words, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
   bind_training(group);
   bind_rows(group);
 }

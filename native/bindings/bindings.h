@@ -7,3 +7,4 @@ void bind_hash(nanobind::module_& m);
 void bind_threads(nanobind::module_& m);
 void bind_working_set(nanobind::module_& m);
 void bind_row_group(nanobind::module_& m);
+void bind_trace(nanobind::module_& m);

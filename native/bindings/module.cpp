@@ -9,4 +9,5 @@ NB_MODULE(_native, m) {
   bind_threads(m);
   bind_working_set(m);
   bind_row_group(m);
+  bind_trace(m);
 }

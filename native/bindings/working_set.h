@@ -1,18 +1,31 @@
-// The Python objects behind a working set: they keep the arrays alive that the core only points to.
+// WorkingSet as Python holds it: with the arrays that its keys are views of, and the group that has it in flight.
 #pragma once
 
+#include <vector>
+
 #include "arrays.h"
+#include "sfctr/row_group.h"
 #include "sfctr/working_set.h"
 
 struct PyFeatureKeys {
-  sfctr::FeatureKeys keys;  // spans of the arrays below
+  sfctr::FeatureKeys keys;
   arrays::Vector<const std::uint64_t> key_array;
   std::optional<arrays::Vector<const std::int64_t>> offsets;
   std::optional<arrays::Vector<const std::uint8_t>> nulls;
   std::optional<arrays::Vector<const float>> weights;
 };
 
+// A batch that is forgotten is discarded: its group outlives it, and must not be left with pins for nobody.
 struct PyWorkingSet {
   std::vector<PyFeatureKeys> features;
   sfctr::WorkingSet core;
+  arrays::nb::object group;  // the last one that was told of it
+
+  PyWorkingSet(std::vector<PyFeatureKeys> features, sfctr::WorkingSet core)
+      : features(std::move(features)), core(std::move(core)) {}
+  PyWorkingSet(const PyWorkingSet&) = delete;
+  ~PyWorkingSet() {
+    if (!group.is_valid()) return;
+    arrays::nb::cast<sfctr::RowGroup&>(group).discard(core);
+  }
 };

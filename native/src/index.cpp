@@ -108,6 +108,43 @@ std::uint32_t Index::erase(std::uint64_t key) {
   return slot;
 }
 
+std::uint32_t* Index::slot_of(std::uint64_t key) {
+  const std::uint64_t hash = mix(key);
+  Shard& shard = shards_[shard_of(hash)];
+  if (shard.num_keys == 0) return nullptr;
+  for (std::uint32_t b = shard.home(hash);; b = shard.next(b)) {
+    Bucket& bucket = shard.buckets()[b];
+    if (const unsigned found = bucket.match(key)) return &bucket.slots[std::countr_zero(found)];
+    if (bucket.passed == 0) return nullptr;
+  }
+}
+
+// Shards cut the hashes into ranges, so their entries come one shard after the other.
+std::optional<std::uint64_t> Index::in_order(std::uint64_t from, std::size_t limit, std::vector<Entry>& entries) const {
+  const auto before = [](const Entry& a, const Entry& b) { return a.hash < b.hash; };
+  entries.clear();
+  for (std::uint64_t begin = from;;) {
+    const Shard& shard = shards_[shard_of(begin)];
+    const std::size_t first = entries.size();
+    shard.for_each([&](std::uint64_t key, std::uint32_t slot) {
+      if (const std::uint64_t hash = mix(key); hash >= begin) entries.push_back({hash, key, slot});
+    });
+    const auto here = entries.begin() + static_cast<std::ptrdiff_t>(first);
+    if (entries.size() > limit) {
+      std::nth_element(here, entries.begin() + static_cast<std::ptrdiff_t>(limit), entries.end(), before);
+      const std::uint64_t next = entries[limit].hash;
+      entries.resize(limit);
+      std::sort(here, entries.end(), before);
+      return next;
+    }
+    std::sort(here, entries.end(), before);
+    const std::uint64_t end = shard.depth == 0 ? 0 : (std::uint64_t{shard.prefix} + 1) << (64 - shard.depth);
+    if (end == 0) return std::nullopt;  // the last of all hashes
+    begin = end;
+    if (entries.size() == limit) return begin;
+  }
+}
+
 void Index::make_room(std::uint64_t hash) {
   const std::size_t shard = shard_of(hash);
   const std::uint64_t num_buckets = grown(shards_[shard].num_buckets);

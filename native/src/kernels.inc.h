@@ -12,6 +12,8 @@ namespace sfctr::SFCTR_LEVEL {
 namespace {
 #include "kernels_vector.inc.h"
 // (in this order)
+#include "kernels_random.inc.h"
+// (in this order)
 #include "kernels_init.inc.h"
 #include "kernels_pool.inc.h"
 #include "kernels_update.inc.h"

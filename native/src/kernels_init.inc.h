@@ -81,24 +81,26 @@ void to_uniform(const std::uint32_t* words, float low, float high, float* out) {
   for (int i = 0; i < kWords; ++i) out[i] = low + range * (static_cast<float>(words[i] >> 8) * 0x1p-24f);
 }
 
+SFCTR_INLINE void store_initial(float* to, float value) { *to = value; }
+SFCTR_INLINE void store_initial(Bf16* to, float value) { store_nearest_even<1>(to, Vec<1>{value}); }
+
 // Each row needs ceil(dim / 4) counters; those of consecutive rows are taken together.
-void initialize(const InitArgs& a) {
-  const std::size_t counters_a_row = (a.dim + 3) / 4, num_counters = counters_a_row * a.num_rows;
-  std::size_t row = 0, block = 0;
+template <class Stored>
+void initialize_rows(const InitArgs& a) {
+  RowCounters counters{a.keys, (a.dim + 3) / 4};
+  const std::size_t num_counters = counters.a_row * a.num_rows;
   for (std::size_t done = 0; done < num_counters; done += kCounters) {
     const int num = num_counters - done < kCounters ? static_cast<int>(num_counters - done) : kCounters;
     std::uint32_t words[kWords] = {};
-    float* targets[kCounters];
+    Stored* targets[kCounters];
     std::size_t widths[kCounters];
     for (int i = 0; i < num; ++i) {
-      words[i] = static_cast<std::uint32_t>(a.keys[row]);
-      words[kCounters + i] = static_cast<std::uint32_t>(a.keys[row] >> 32);
-      words[2 * kCounters + i] = static_cast<std::uint32_t>(block);
-      targets[i] = a.records[row] + block * 4;
-      widths[i] = a.dim - block * 4 < 4 ? a.dim - block * 4 : 4;
-      if (++block == counters_a_row) ++row, block = 0;
+      const std::size_t column = counters.block * 4;
+      targets[i] = reinterpret_cast<Stored*>(a.records[counters.row]) + column;
+      widths[i] = a.dim - column < 4 ? a.dim - column : 4;
+      counters.take<kCounters>(words, i);
     }
-    philox4x32_10<kCounters>(words, static_cast<std::uint32_t>(a.seed), static_cast<std::uint32_t>(a.seed >> 32));
+    randomize<kCounters>(words, a.seed);
     float values[kWords];
     if (a.normal) {
       to_normal(words, a.a, a.b, values);
@@ -106,7 +108,17 @@ void initialize(const InitArgs& a) {
       to_uniform(words, static_cast<float>(a.a), static_cast<float>(a.b), values);
     }
     for (int i = 0; i < num; ++i) {
-      for (std::size_t j = 0; j < widths[i]; ++j) targets[i][j] = values[j * kCounters + static_cast<std::size_t>(i)];
+      for (std::size_t j = 0; j < widths[i]; ++j) {
+        store_initial(targets[i] + j, values[j * kCounters + static_cast<std::size_t>(i)]);
+      }
     }
   }
+}
+
+void initialize(const InitArgs& a) {
+  if (a.element == Element::kFloat32) return initialize_rows<float>(a);
+  if (a.dim % 2 == 1) {  // the half that is left over
+    for (std::size_t i = 0; i < a.num_rows; ++i) a.records[i][words_of<Bf16>(a.dim) - 1] = 0;
+  }
+  initialize_rows<Bf16>(a);
 }

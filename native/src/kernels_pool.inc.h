@@ -1,7 +1,7 @@
 // Forward: rows of the working set pooled into a batch. Backward: gradients of positions merged into those of keys.
 
-template <class Dim>
-SFCTR_INLINE void copy_row(const float* from, Dim dim, float* to) {
+template <class Stored, class Dim>
+SFCTR_INLINE void copy_row(const Stored* from, Dim dim, float* to) {
   for_pieces(dim, [=](auto piece, std::size_t c) __attribute__((always_inline)) {
     constexpr int W = piece.kWidth;
     for (int v = 0; v < piece.kCount; ++v) store<W>(to + c + v * W, load<W>(from + c + v * W));
@@ -20,15 +20,15 @@ SFCTR_INLINE void prefetch_row(const float* row, std::size_t last) {
   __builtin_prefetch(row + last, kWrite);
 }
 
-template <class Dim>
+template <class Stored, class Dim>
 SFCTR_INLINE void pool_one(const PoolArgs& a, Dim dim) {
   constexpr std::size_t kAhead = 16;  // rows that are on their way
-  const std::size_t last = a.linear_out || dim == 0 ? dim : dim - 1;
+  const std::size_t words = words_of<Stored>(dim), last = a.linear_out || dim == 0 ? words : words - 1;
   for (std::size_t b = a.begin; b < a.end; ++b) {
     if (b + kAhead < a.end) prefetch_row<0>(a.records[a.ids[b + kAhead]], last);
     const float* const record = a.records[a.ids[b]];
-    copy_row(record, dim, a.out + (b - a.begin) * dim);
-    if (a.linear_out) a.linear_out[b - a.begin] = record[dim];
+    copy_row(vector_in<Stored>(record), dim, a.out + (b - a.begin) * dim);
+    if (a.linear_out) a.linear_out[b - a.begin] = record[words];
   }
 }
 
@@ -42,14 +42,14 @@ SFCTR_INLINE float bag_denominator(const PoolArgs& a, std::size_t first, std::si
   return sum;
 }
 
-template <class Dim>
+template <class Stored, class Dim>
 SFCTR_INLINE void pool_bag_vectors(const PoolArgs& a, Dim dim, std::size_t first, std::size_t last, float denominator,
                                    float* out) {
   for_pieces(dim, [&](auto piece, std::size_t c) __attribute__((always_inline)) {
     constexpr int W = piece.kWidth, N = piece.kCount;
     Vec<W> sum[N] = {};
     for (std::size_t n = first; n < last; ++n) {
-      const float* const row = a.records[a.ids[n]] + c;
+      const Stored* const row = vector_in<Stored>(a.records[a.ids[n]]) + c;
       for (int v = 0; v < N; ++v) sum[v] += a.weights ? load<W>(row + v * W) * a.weights[n] : load<W>(row + v * W);
     }
     if (a.pooling == Pooling::kMean) {
@@ -59,23 +59,23 @@ SFCTR_INLINE void pool_bag_vectors(const PoolArgs& a, Dim dim, std::size_t first
   });
 }
 
-template <class Dim>
+template <class Stored, class Dim>
 SFCTR_INLINE void pool_bag(const PoolArgs& a, Dim dim) {
   for (std::size_t b = a.begin; b < a.end; ++b) {
     const auto first = static_cast<std::size_t>(a.offsets[b]), last = static_cast<std::size_t>(a.offsets[b + 1]);
     const float denominator = a.pooling == Pooling::kMean ? bag_denominator(a, first, last) : 1;
-    pool_bag_vectors(a, dim, first, last, denominator, a.out + (b - a.begin) * dim);
+    pool_bag_vectors<Stored>(a, dim, first, last, denominator, a.out + (b - a.begin) * dim);
     if (!a.linear_out) continue;
     float sum = 0;
     for (std::size_t n = first; n < last; ++n) {
-      const float weight = a.records[a.ids[n]][dim];
+      const float weight = a.records[a.ids[n]][words_of<Stored>(dim)];
       sum += a.weights ? weight * a.weights[n] : weight;
     }
     a.linear_out[b - a.begin] = a.pooling == Pooling::kMean ? divided(sum, denominator) : sum;
   }
 }
 
-template <class Dim>
+template <class Stored, class Dim>
 SFCTR_INLINE void pool_sequence(const PoolArgs& a, Dim dim) {
   for (std::size_t b = a.begin; b < a.end; ++b) {
     const auto first = static_cast<std::size_t>(a.offsets[b]), last = static_cast<std::size_t>(a.offsets[b + 1]);
@@ -83,20 +83,26 @@ SFCTR_INLINE void pool_sequence(const PoolArgs& a, Dim dim) {
     float sum = 0;
     for (std::size_t n = first; n < last; ++n) {
       const float* const record = a.records[a.ids[n]];
-      copy_row(record, dim, out + (n - first) * dim);
-      if (a.linear_out) sum += record[dim];
+      copy_row(vector_in<Stored>(record), dim, out + (n - first) * dim);
+      if (a.linear_out) sum += record[words_of<Stored>(dim)];
     }
     zero_row(out + (last - first) * dim, (a.max_length - (last - first)) * dim);
     if (a.linear_out) a.linear_out[b - a.begin] = sum;
   }
 }
 
-void pool(const PoolArgs& a) {
+template <class Stored>
+void pool_rows(const PoolArgs& a) {
   with_dim(a.dim, [&](auto dim) {
-    if (a.pooling == Pooling::kOne) return pool_one(a, dim);
-    if (a.pooling == Pooling::kSequence) return pool_sequence(a, dim);
-    pool_bag(a, dim);
+    if (a.pooling == Pooling::kOne) return pool_one<Stored>(a, dim);
+    if (a.pooling == Pooling::kSequence) return pool_sequence<Stored>(a, dim);
+    pool_bag<Stored>(a, dim);
   });
+}
+
+void pool(const PoolArgs& a) {
+  if (a.element == Element::kBfloat16) return pool_rows<Bf16>(a);
+  pool_rows<float>(a);
 }
 
 // Contributions [first, last) into out, which is assigned or added to.

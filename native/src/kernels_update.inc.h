@@ -110,19 +110,50 @@ SFCTR_INLINE void update_row(const UpdateArgs& a, Gradient g, Dim dim, float* w,
   if constexpr (R == Rule::kFtrl) update_ftrl(a, g, dim, w, state, state + dim);
 }
 
-template <Rule R>
-void update_rows(const UpdateArgs& a) {
+// Calls body(u, record) for every key that was reached.
+template <class Body>
+SFCTR_INLINE void for_reached(const UpdateArgs& a, Body body) {
   constexpr std::size_t kAhead = 8;  // records that are on their way
   const std::size_t to_state = a.state_offset - a.weight_offset;
+  for (std::size_t u = a.begin; u < a.end; ++u) {
+    if (u + kAhead < a.end) prefetch_row<1>(a.records[u + kAhead] + a.weight_offset, to_state);
+    if (a.reached[u] & a.bit) body(u, a.records[u]);
+  }
+}
+
+template <Rule R, class Dim>
+SFCTR_INLINE void update_floats(const UpdateArgs& a, float weight_decay, Dim dim) {
+  for_reached(a, [&](std::size_t u, float* record) __attribute__((always_inline)) {
+    const Gradient gradient{a.gradients + u * dim, a.scale, weight_decay};
+    update_row<R>(a, gradient, dim, record + a.weight_offset, record + a.state_offset);
+  });
+}
+
+template <Rule R, class Dim>
+SFCTR_INLINE void update_bf16(const UpdateArgs& a, float weight_decay, Dim dim) {
+  RoundingBits rounding(a);
+  float weights[kMaxDim];
+  for_reached(a, [&](std::size_t u, float* record) __attribute__((always_inline)) {
+    const auto stored = reinterpret_cast<Bf16*>(record + a.weight_offset);
+    const Gradient gradient{a.gradients + u * dim, a.scale, weight_decay};
+    const std::uint16_t* const bits = rounding.of(u);
+    copy_row(stored, dim, weights);
+    update_row<R>(a, gradient, dim, weights, record + a.state_offset);
+    for_pieces(dim, [&](auto piece, std::size_t c) __attribute__((always_inline)) {
+      constexpr int W = piece.kWidth;
+      for (int v = 0; v < piece.kCount; ++v) {
+        store_rounded<W>(stored + c + v * W, load<W>(weights + c + v * W), load_halves<W>(bits + c + v * W));
+      }
+    });
+  });
+}
+
+template <Rule R>
+void update_rows(const UpdateArgs& a) {
   const float weight_decay = a.flag && (R == Rule::kAdam || R == Rule::kAdamRow) ? 0 : a.weight_decay;
   with_dim(a.dim, [&](auto dim) {
-    for (std::size_t u = a.begin; u < a.end; ++u) {
-      if (u + kAhead < a.end) prefetch_row<1>(a.records[u + kAhead] + a.weight_offset, to_state);
-      if (!(a.reached[u] & a.bit)) continue;
-      float* const record = a.records[u];
-      const Gradient gradient{a.gradients + u * dim, a.scale, weight_decay};
-      update_row<R>(a, gradient, dim, record + a.weight_offset, record + a.state_offset);
-    }
+    if (a.element == Element::kBfloat16) return update_bf16<R>(a, weight_decay, dim);
+    update_floats<R>(a, weight_decay, dim);
   });
 }
 

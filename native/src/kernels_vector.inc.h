@@ -1,5 +1,5 @@
-// Vectors of floats, and loops over the columns of a row in pieces of 64, 16, 8, 4 and 1. The compiler lowers a vector
-// to whatever registers the level has.
+// Vectors of floats, how they are read from and rounded to bf16, and loops over the columns of a row in pieces of 64,
+// 16, 8, 4 and 1. The compiler lowers a vector to whatever registers the level has.
 
 #define SFCTR_INLINE inline __attribute__((always_inline))
 
@@ -7,9 +7,14 @@ template <int W>
 struct VectorOf {
   typedef float Float __attribute__((vector_size(W * sizeof(float))));
   typedef double Double __attribute__((vector_size(W * sizeof(double))));
+  typedef std::uint32_t Word __attribute__((vector_size(W * sizeof(std::uint32_t))));
+  typedef std::int32_t Signed __attribute__((vector_size(W * sizeof(std::int32_t))));
+  typedef std::uint16_t Half __attribute__((vector_size(W * sizeof(std::uint16_t))));
 };
 template <int W>
 using Vec = typename VectorOf<W>::Float;
+template <int W>
+using Words = typename VectorOf<W>::Word;
 
 template <int W>
 SFCTR_INLINE Vec<W> load(const float* from) {
@@ -21,6 +26,55 @@ SFCTR_INLINE Vec<W> load(const float* from) {
 template <int W>
 SFCTR_INLINE void store(float* to, const Vec<W>& vector) {
   __builtin_memcpy(to, &vector, sizeof vector);
+}
+
+template <class To, class From>
+SFCTR_INLINE To bits_as(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// The upper half of a float.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+template <int W>
+SFCTR_INLINE Words<W> load_halves(const void* from) {
+  typename VectorOf<W>::Half halves;
+  __builtin_memcpy(&halves, from, sizeof halves);
+  return __builtin_convertvector(halves, Words<W>);
+}
+template <int W>
+SFCTR_INLINE Vec<W> load(const Bf16* from) {
+  return bits_as<Vec<W>>(load_halves<W>(from) << 16);
+}
+
+// Rounds up where the lower halves and `add`, below 2^16, carry: with a random `add` stochastically. A value that bf16
+// has stays, and so does an infinity; NaN stays NaN.
+template <int W>
+SFCTR_INLINE void store_rounded(Bf16* to, const Vec<W>& vector, const Words<W>& add) {
+  const auto bits = bits_as<Words<W>>(vector);
+  const auto magnitude = bits_as<typename VectorOf<W>::Signed>(bits & 0x7FFFFFFFu);
+  const Words<W> rounded = (bits + add) >> 16, quiet = (bits >> 16) | 0x40u;
+  const auto halves = __builtin_convertvector(magnitude > 0x7F800000 ? quiet : rounded, typename VectorOf<W>::Half);
+  __builtin_memcpy(to, &halves, sizeof halves);
+}
+template <int W>
+SFCTR_INLINE void store_nearest_even(Bf16* to, const Vec<W>& vector) {
+  store_rounded<W>(to, vector, 0x7FFFu + (bits_as<Words<W>>(vector) >> 16 & 1u));
+}
+
+// The vector of a record, and the words that it takes there.
+template <class Stored>
+SFCTR_INLINE const Stored* vector_in(const float* record) {
+  return reinterpret_cast<const Stored*>(record);
+}
+template <class Stored>
+SFCTR_INLINE constexpr std::size_t words_of(std::size_t dim) {
+  return (dim * sizeof(Stored) + sizeof(float) - 1) / sizeof(float);
 }
 
 // A piece of a row: N vectors of W columns.

@@ -139,6 +139,11 @@ Pages::~Pages() {
   }
 }
 
+void Pages::release_from(std::size_t offset) noexcept {
+  const std::size_t first = round_up(offset, kPage);
+  if (num_bytes_ >= kMapped && first < num_bytes_) madvise(data_ + first, num_bytes_ - first, MADV_DONTNEED);
+}
+
 std::size_t scratch_bytes() { return BlockCache::instance().num_bytes(); }
 
 detail::Block detail::acquire_block(std::size_t num_bytes) {

@@ -64,6 +64,7 @@ UpdateArgs update_args(Rule rule, const Hyper& hyper, std::uint64_t step, float 
   args.l1 = static_cast<float>(hyper.l1);
   args.l2 = static_cast<float>(hyper.l2);
   args.beta = static_cast<float>(hyper.beta);
+  args.step = step;
   return args;
 }
 

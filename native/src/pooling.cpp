@@ -12,10 +12,11 @@ namespace {
 
 constexpr std::size_t kRows = 512;  // of a task
 
-PoolArgs pool_args(const WorkingSet& ws, std::size_t f, std::size_t dim) {
+PoolArgs pool_args(const WorkingSet& ws, std::size_t f, const Layout& layout) {
   const FeatureKeys& feature = ws.features()[f];
   return {.pooling = feature.pooling,
-          .dim = dim,
+          .element = layout.element,
+          .dim = layout.dim,
           .begin = 0,
           .end = 0,
           .max_length = feature.max_length,
@@ -53,11 +54,10 @@ void RowGroup::forward(const WorkingSet& ws, std::size_t begin, std::size_t end,
     parts[f] = out.data() + offset;
     offset += num_rows * ws.features()[f].vectors_a_row() * layout_.dim;
   }
-  std::shared_lock lock(mutex_);
   const std::size_t tasks_a_feature = (num_rows + kRows - 1) / kRows;
   parallel_for(num_features * tasks_a_feature, [&](std::size_t task) {
     const std::size_t f = task / tasks_a_feature, first = task % tasks_a_feature * kRows;
-    PoolArgs args = pool_args(ws, f, layout_.dim);
+    PoolArgs args = pool_args(ws, f, layout_);
     args.begin = begin + first;
     args.end = begin + std::min(first + kRows, num_rows);
     args.out = parts[f] + first * ws.features()[f].vectors_a_row() * layout_.dim;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <unordered_set>
 
 #include "sfctr/row_group.h"
 #include "sfctr/thread_pool.h"
@@ -10,29 +11,8 @@ namespace sfctr {
 namespace {
 
 constexpr std::size_t kBlock = 2048;
-constexpr std::uint64_t kSmallestWindow = std::uint64_t{1} << 20;
 
 }  // namespace
-
-// A window of a sixteenth of the slots bounds a whole export to sixteen passes over the index.
-std::uint64_t KeysBySlot::load(const Index& index, std::size_t source, std::uint64_t version, std::uint64_t begin,
-                               std::uint64_t end) {
-  if (source != source_ || version != version_ || begin < begin_ || begin >= begin_ + keys_.size()) {
-    const std::uint64_t size = std::min(std::max(kSmallestWindow, end / 16), end - begin);
-    clear();
-    keys_.resize(size);
-    used_.assign(size, 0);
-    index.for_each([&](std::uint64_t key, std::uint32_t slot) {
-      if (slot < begin || slot - begin >= size) return;
-      keys_[slot - begin] = key;
-      used_[slot - begin] = 1;
-    });
-    source_ = source;
-    version_ = version;
-    begin_ = begin;
-  }
-  return begin_ + keys_.size();
-}
 
 void RowGroup::require_shape(std::size_t num_keys, std::size_t num_floats) const {
   if (num_floats == num_keys * layout_.num_floats()) return;
@@ -41,24 +21,54 @@ void RowGroup::require_shape(std::size_t num_keys, std::size_t num_floats) const
 }
 
 void RowGroup::find(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<float> records,
-                    std::span<std::uint8_t> found) const {
-  std::shared_lock lock(mutex_);
-  const NativeTable& table = this->table(native_table);
+                    std::span<std::uint8_t> found) {
   require_shape(keys.size(), records.size());
-  const std::size_t num_floats = layout_.num_floats();
+  std::vector<std::uint32_t> slots(keys.size());
+  std::unique_lock lock(mutex_);
+  drain();
+  loaded_.wait(lock, [&] { return loading_.empty(); });
+  const Index& index = table(native_table).index;
   parallel_ranges(keys.size(), kBlock, [&](std::size_t begin, std::size_t end) {
-    std::uint32_t slots[kBlock];
-    table.index.find(keys.subspan(begin, end - begin), slots);
-    for (std::size_t i = begin; i < end; ++i) {
-      found[i] = slots[i - begin] != Index::kNone;
-      if (found[i]) std::copy_n(record(table, slots[i - begin]), num_floats, records.data() + i * num_floats);
-    }
+    index.find(keys.subspan(begin, end - begin), slots.data() + begin);
   });
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const Place place = Place::from_bits(slots[i]);
+    found[i] = !place.is_none() && !place.is_provisional();
+  }
+  copy_rows(lock, native_table, keys, slots, records);
+}
+
+// Copies the rows at these places to records; reads from disk once the lock is given up.
+void RowGroup::copy_rows(std::unique_lock<std::mutex>& lock, std::size_t native_table,
+                         std::span<const std::uint64_t> keys, std::span<const std::uint32_t> slots,
+                         std::span<float> records) {
+  const std::size_t num_floats = layout_.num_floats();
+  std::vector<RecordId> ids;
+  std::vector<Location> locations;
+  std::vector<std::byte*> out;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const Place place = Place::from_bits(slots[i]);
+    if (place.is_none() || place.is_provisional()) continue;
+    float* const to = records.data() + i * num_floats;
+    if (place.is_in_ram()) {
+      std::copy_n(frames_.record(place.frame()), num_floats, to);
+      continue;
+    }
+    ids.push_back({keys[i], static_cast<std::uint32_t>(native_table)});
+    locations.push_back(place.location());
+    out.push_back(reinterpret_cast<std::byte*>(to));
+  }
+  if (ids.empty()) return;
+  const Fetch fetch = log().begin_read(locations);
+  lock.unlock();
+  fetch.run(ids, out.data());
 }
 
 void RowGroup::initial_records(std::size_t native_table, std::span<const std::uint64_t> keys,
                                std::span<float> records) const {
-  static_cast<void>(table(native_table));
+  if (native_table >= tables_.size()) {
+    throw std::out_of_range("native table " + std::to_string(native_table) + " of " + std::to_string(tables_.size()));
+  }
   require_shape(keys.size(), records.size());
   parallel_ranges(keys.size(), kBlock, [&](std::size_t begin, std::size_t end) {
     float* targets[kBlock];
@@ -67,59 +77,86 @@ void RowGroup::initial_records(std::size_t native_table, std::span<const std::ui
   });
 }
 
-std::size_t RowGroup::export_rows(std::size_t native_table, std::uint64_t start, std::span<std::uint64_t> keys,
-                                  std::span<float> records) const {
-  std::shared_lock lock(mutex_);
-  const NativeTable& table = this->table(native_table);
-  require_shape(keys.size(), records.size());
-  const std::uint64_t end = std::min<std::uint64_t>(start + keys.size(), table.slab.end());
-  const std::size_t num_floats = layout_.num_floats();
-  std::size_t num_found = 0;
-  std::lock_guard exporting(export_mutex_);
-  std::uint64_t loaded = start;
-  for (std::uint64_t slot = start; slot < end; ++slot) {
-    if (slot == loaded) loaded = keys_by_slot_.load(table.index, native_table, version_, slot, table.slab.end());
-    if (!keys_by_slot_.get(slot, keys[num_found])) continue;
-    std::copy_n(record(table, static_cast<std::uint32_t>(slot)), num_floats, records.data() + num_found * num_floats);
-    ++num_found;
+std::optional<std::uint64_t> RowGroup::export_rows(std::size_t native_table, std::uint64_t from, std::size_t count,
+                                                   std::vector<std::uint64_t>& keys, std::vector<float>& records) {
+  std::vector<Index::Entry> entries;
+  std::unique_lock lock(mutex_);
+  drain();
+  loaded_.wait(lock, [&] { return loading_.empty(); });
+  const std::optional<std::uint64_t> next = table(native_table).index.in_order(from, count, entries);
+  std::erase_if(entries, [](const Index::Entry& e) { return Place::from_bits(e.slot).is_provisional(); });
+  std::vector<std::uint32_t> slots;
+  keys.clear();
+  for (const Index::Entry& entry : entries) {
+    keys.push_back(entry.key);
+    slots.push_back(entry.slot);
   }
-  if (end == table.slab.end()) keys_by_slot_.clear();
-  return num_found;
+  records.resize(keys.size() * layout_.num_floats());
+  copy_rows(lock, native_table, keys, slots, records);
+  return next;
 }
 
-float* RowGroup::add_row(NativeTable& table, std::uint64_t key) {
-  const std::uint32_t slot = table.slab.allocate();
-  try {
-    table.index.insert(key, slot);
-  } catch (...) {
-    table.slab.free(slot);
-    throw;
-  }
-  return record(table, slot);
-}
-
+// Straight to disk where RAM is full: what is loaded before training need not have been used last.
 void RowGroup::import_rows(std::size_t native_table, std::span<const std::uint64_t> keys,
                            std::span<const float> records) {
-  std::unique_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
+  drain();
   NativeTable& table = this->table(native_table);
   require_shape(keys.size(), records.size());
-  const std::size_t num_floats = layout_.num_floats();
-  ++version_;
+  if (num_in_flight_ > 0) throw std::runtime_error("rows cannot be imported while batches are in flight");
   for (std::size_t begin = 0; begin < keys.size(); begin += kBlock) {
-    const auto block = keys.subspan(begin, std::min(kBlock, keys.size() - begin));
-    std::uint32_t slots[kBlock];
-    table.index.find(block, slots);
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      // Looked up once more before it is added: the block may hold a key twice.
-      if (slots[i] == Index::kNone) slots[i] = table.index.find(block[i]);
-      float* const to = slots[i] == Index::kNone ? add_row(table, block[i]) : record(table, slots[i]);
-      std::copy_n(records.data() + (begin + i) * num_floats, num_floats, to);
-    }
+    import_block(table, native_table, keys.subspan(begin, std::min(kBlock, keys.size() - begin)),
+                 records.data() + begin * layout_.num_floats());
   }
+}
+
+void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::span<const std::uint64_t> keys,
+                            const float* records) {
+  const std::size_t num_floats = layout_.num_floats();
+  const auto owner = static_cast<std::uint32_t>(native_table);
+  std::uint32_t found[kBlock];
+  table.index.find(keys, found);
+  budget_->require_index(static_cast<std::uint64_t>(std::count(found, found + keys.size(), Place::none().bits())));
+  compact();
+  shrink_to_budget();
+  std::vector<RecordId> ids;
+  std::vector<const std::byte*> beside;
+  std::vector<Location> old;
+  std::unordered_set<std::uint64_t> listed;
+  const auto flush = [&] {
+    put_rows(ids, beside);
+    if (!old.empty()) log().release(old);
+    ids.clear(), beside.clear(), old.clear(), listed.clear();
+  };
+  for (std::size_t i = 0; i < keys.size(); ++i, records += num_floats) {
+    if (listed.contains(keys[i])) flush();  // the block holds a key twice
+    std::uint32_t* const slot = table.index.slot_of(keys[i]);
+    const Place place = slot ? Place::from_bits(*slot) : Place::none();
+    if (place.is_in_ram()) {
+      std::copy_n(records, num_floats, frames_.record(place.frame()));
+      continue;
+    }
+    const std::uint32_t frame = frames_.take();
+    if (frame == Frames::kNone && !disk_) throw RamFull(budget_->used() + frames_.frame_bytes() + kIndexBytes);
+    if (frame == Frames::kNone && !evicts_) start_evicting();
+    if (frame == Frames::kNone || place.is_on_disk()) {
+      if (frame != Frames::kNone) frames_.give(frame);
+      if (place.is_on_disk()) old.push_back(place.location());
+      ids.push_back({keys[i], owner});
+      beside.push_back(reinterpret_cast<const std::byte*>(records));
+      listed.insert(keys[i]);
+      continue;
+    }
+    frames_.set_owner(frame, {keys[i], owner});
+    std::copy_n(records, num_floats, frames_.record(frame));
+    table.index.insert(keys[i], Place::in_ram(frame).bits());
+    budget_->take_keys(1);
+  }
+  flush();
 }
 
 void RowGroup::reserve(std::size_t native_table, std::uint64_t num_rows) {
-  std::unique_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   table(native_table).index.reserve(num_rows);
 }
 

@@ -26,21 +26,26 @@ void Slab::add_chunk() {
   room_ += num_rows;
 }
 
-std::uint32_t Slab::allocate() {
-  if (!free_.empty()) {
-    const std::uint32_t slot = free_.back();
-    free_.pop_back();
-    return slot;
-  }
+std::uint32_t Slab::grow() {
   if (end_ == std::numeric_limits<std::uint32_t>::max()) throw std::length_error("a table holds at most 2^32 - 1 rows");
   if (end_ == room_) add_chunk();
   return end_++;
 }
 
-void Slab::free(std::uint32_t slot) { free_.push_back(slot); }
+void Slab::truncate(std::uint32_t end) {
+  end_ = end;
+  while (!pages_.empty() && room_ - rows_of_chunk(pages_.size() - 1) >= end) {
+    room_ -= rows_of_chunk(pages_.size() - 1);
+    pages_.pop_back();
+    chunks_.pop_back();
+  }
+  if (pages_.empty()) return;
+  const std::uint64_t first = room_ - rows_of_chunk(pages_.size() - 1);
+  pages_.back().release_from((end - first) * record_bytes_);
+}
 
 std::size_t Slab::memory_bytes() const {
-  std::size_t touched = free_.capacity() * sizeof(std::uint32_t) + chunks_.capacity() * sizeof(std::byte*);
+  std::size_t touched = chunks_.capacity() * sizeof(std::byte*);
   std::uint64_t rows = end_;
   for (std::size_t chunk = 0; chunk < pages_.size(); ++chunk) {
     const std::uint64_t here = std::min<std::uint64_t>(rows, rows_of_chunk(chunk));

@@ -11,6 +11,7 @@
 
 namespace {
 
+using sfctr::Element;
 using sfctr::FeatureKeys;
 using sfctr::Hyper;
 using sfctr::Pooling;
@@ -66,10 +67,10 @@ struct Batch {
 };
 
 // Everything that a few steps computed, in one list.
-std::vector<float> run(std::size_t dim, Rule rule) {
+std::vector<float> run(std::size_t dim, Rule rule, Element element) {
   const sfctr::TableInit normal{.seed = 1, .null_seed = 2, .normal = true, .a = 0, .b = 0.1};
   const sfctr::TableInit uniform{.seed = 3, .null_seed = 4, .normal = false, .a = -1, .b = 1};
-  RowGroup group(dim, dim == 0 ? Rule::kNone : rule, rule, true, {normal, uniform});
+  RowGroup group(dim, dim == 0 ? Rule::kNone : rule, rule, true, {normal, uniform}, element);
   Hyper hyper{.lr = 0.05,
               .eps = 1e-6,
               .weight_decay = 0.01,
@@ -103,23 +104,23 @@ std::vector<float> run(std::size_t dim, Rule rule) {
     all.insert(all.end(), linear.begin(), linear.end());
   }
   for (std::size_t table = 0; table < 4; ++table) {
-    std::vector<std::uint64_t> keys(group.slot_end(table));
-    std::vector<float> records(keys.size() * group.layout().num_floats());
-    CHECK(group.export_rows(table, 0, keys, records) == keys.size());
+    std::vector<std::uint64_t> keys;
+    std::vector<float> records;
+    CHECK(!group.export_rows(table, 0, 1'000'000, keys, records) && keys.size() == group.num_rows(table));
     all.insert(all.end(), records.begin(), records.end());
   }
   return all;
 }
 
-void levels_and_threads_agree(std::size_t dim, Rule rule) {
+void levels_and_threads_agree(std::size_t dim, Rule rule, Element element) {
   sfctr::set_num_threads(1);
   sfctr::set_simd_level("baseline");
-  const std::vector<float> expected = run(dim, rule);
+  const std::vector<float> expected = run(dim, rule, element);
   for (const std::string& level : sfctr::simd_levels()) {
     sfctr::set_simd_level(level);
     for (int threads : {1, 3}) {
       sfctr::set_num_threads(threads);
-      const std::vector<float> found = run(dim, rule);
+      const std::vector<float> found = run(dim, rule, element);
       CHECK(found.size() == expected.size());
       CHECK(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)) == 0);
     }
@@ -138,8 +139,10 @@ int main() {
   for (std::size_t dim : {0, 1, 7, 16, 40, 64, 100}) {
     for (Rule rule : {Rule::kSgd, Rule::kMomentum, Rule::kAdagrad, Rule::kRowWiseAdagrad, Rule::kAdam, Rule::kAdamRow,
                       Rule::kFtrl}) {
-      levels_and_threads_agree(dim, rule);
+      for (Element element : {Element::kFloat32, Element::kBfloat16}) levels_and_threads_agree(dim, rule, element);
     }
   }
+  // A row of bf16 that takes more random words than are made at once.
+  levels_and_threads_agree(1030, Rule::kSgd, Element::kBfloat16);
   an_unknown_level_or_rule_is_refused();
 }

@@ -178,12 +178,40 @@ def scratch_bytes() -> int:
     Bytes that working sets hold for keys, gradients and first values, kept for the next one included.
     """
 
+class RamFull(MemoryError):
+    pass
+
+class IndexOutgrown(MemoryError):
+    pass
+
+class DiskError(OSError):
+    pass
+
+class ChecksumError(OSError):
+    pass
+
+class LocationsExhausted(MemoryError):
+    pass
+
+class Budget:
+    """Bytes of RAM that the groups of a store share."""
+
+    def __init__(self, limit: int) -> None: ...
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def used(self) -> int:
+        """Of frames and indexes, as they are counted."""
+
 class TableInit:
     """How the rows of one table begin, and whether they change."""
 
     def __init__(self, seed: int, null_seed: int, kind: str, a: float, b: float, state0: float = 0.0, linear_state0: float = 0.0, frozen: bool = False) -> None:
         """
-        seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing value.
+        seed: of the Philox words that first values and the rounding of bf16 are made of; null_seed: the same for the
+        row of a missing value.
         kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first value
         of Adagrad's accumulators. frozen: rows are neither trained nor added.
         """
@@ -198,14 +226,17 @@ class RowGroup:
     The rows of all tables of one group in memory: locate, forward, backward, update.
 
     A record is float32: vector [dim], first-order weight [1, if linear], state of the vector's
-    rule, state of the weight's rule. Several threads may read at once; update, import_rows and
-    reserve wait for them.
+    rule, state of the weight's rule. With dtype 'bf16' the vector is dim halves of float32 words, in
+    order of address, and a zero half after an odd dim. One thread plans and fetches, another may train and read.
     """
 
-    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit]) -> None:
+    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32') -> None:
         """
         Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of
-        dim 0; None for the weight where linear is False.
+        dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows that
+        the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.
+        segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: 'fp32' or
+        'bf16', of the vectors alone.
         """
 
     @property
@@ -214,18 +245,33 @@ class RowGroup:
 
     def layout(self) -> dict[str, tuple[int, int]]:
         """
-        Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.
+        Offset and length, in float32 words, of 'vector', 'linear', 'vector_state' and 'linear_state'.
         """
+
+    def announce(self, ws: WorkingSet) -> None:
+        """
+        Say that the batch will be planned after those announced before it: its rows are then spared where they can be.
+        It must be planned, or discarded, in its turn, and kept until then.
+        """
+
+    def plan(self, ws: WorkingSet) -> bool:
+        """
+        Give every unique key its place in RAM, pinned until update or discard. False, with nothing changed, where
+        batches in flight hold frames that it needs. Raises RamFull, IndexOutgrown, DiskError.
+        """
+
+    def fetch(self, ws: WorkingSet) -> None:
+        """Read what the plan needs from disk. Raises DiskError, ChecksumError."""
 
     def locate(self, ws: WorkingSet, train: bool) -> None:
         """
-        Find the record of every unique key. In training a key without a row gets its first values in the working set
-        alone; otherwise, and always in frozen tables, it reads as zeros. Forgets what was located or merged before.
+        train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, and a
+        key without a row reads as zeros. Forgets what was located or merged before.
         """
 
-    def num_new(self, ws: WorkingSet) -> int:
+    def discard(self, ws: WorkingSet) -> None:
         """
-        Rows that update would add if backward reached every key: bounds how much memory_bytes() will grow.
+        End the use of a batch that was announced, planned or located, without training it.
         """
 
     def unseen(self, ws: WorkingSet) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
@@ -259,22 +305,32 @@ class RowGroup:
         Sum of the squares of all merged gradients, vectors and first-order weights, in double.
         """
 
-    def update(self, ws: WorkingSet, step: int, scale: float, hyper: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], linear_hyper: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None) -> int:
+    def update(self, ws: WorkingSet, step: int, scale: float, hyper: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], linear_hyper: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
-        Give every key that was reached its row, multiply its gradient by scale, and apply the optimizers. step counts
-        committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())]. Returns the number of rows added.
-        The working set must then be located again before further use. Raises RuntimeError if rows were added since it
-        was located.
+        Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row have
+        one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())].
+        The working set must then be located again before further use.
         """
 
     def num_rows(self, native_table: int) -> int:
         """Rows of native table 2t (table t) or 2t + 1 (its missing value)."""
 
-    def slot_end(self, native_table: int) -> int:
-        """One above the last slot that holds a row."""
-
     def memory_bytes(self) -> int:
-        """Bytes of all rows and their indexes."""
+        """Bytes of RAM that rows, indexes and buffers of the disk take."""
+
+    def counters(self) -> dict[str, int]:
+        """
+        Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put off,
+        since the group was made; and rows and bytes on disk.
+        """
+
+    @property
+    def num_in_flight(self) -> int:
+        """Batches planned and not yet ended."""
+
+    @property
+    def is_spilling(self) -> bool:
+        """Whether rows have begun to leave RAM."""
 
     def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> NDArray[numpy.uint8]:
         """
@@ -286,10 +342,10 @@ class RowGroup:
         Write what the rows of keys [n] begin as into records [n, record_floats]; adds nothing.
         """
 
-    def export_rows(self, native_table: int, start_slot: int, count: int) -> tuple[NDArray[numpy.uint64], NDArray[numpy.float32]]:
+    def export_rows(self, native_table: int, from_hash: int, count: int) -> tuple[NDArray[numpy.uint64], NDArray[numpy.float32], int | None]:
         """
-        Keys [m] and records [m, record_floats] of the slots from start_slot on, at most count, in slot order (the order
-        in which rows were added). Take start_slot in steps of count up to slot_end().
+        Keys [m] and records [m, record_floats] in the order of the keys' hashes from from_hash on, at most count, and
+        the hash to go on from (None after the last). Begin with 0.
         """
 
     def import_rows(self, native_table: int, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
@@ -299,3 +355,71 @@ class RowGroup:
 
     def reserve(self, native_table: int, num_rows: int) -> None:
         """Make room in the index for so many rows in all."""
+
+class AccessLog:
+    """
+    What the batches of one table asked for: one access for each distinct key of a batch, in order.
+    One thread at a time may use it.
+    """
+
+    def __init__(self) -> None: ...
+
+    def halve(self) -> None:
+        """
+        Forget the keys in the upper half of the hashes kept, and every access to them.
+        """
+
+    def part(self, number: int, bits: int) -> AccessLog:
+        """The log with only the keys of one of 2^bits equal parts of its hashes."""
+
+    @property
+    def halvings(self) -> int:
+        """The share of keys kept is 2^-halvings."""
+
+    @property
+    def num_rows(self) -> int:
+        """D, distinct rows."""
+
+    @property
+    def num_accesses(self) -> int:
+        """N."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that it takes."""
+
+    def rows(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,))]:
+        """uint32 [N], numbers from 0 by first appearance. A copy."""
+
+    def batch_begin(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """
+        int64 [B + 1]: batch b is accesses batch_begin[b] to batch_begin[b + 1]. A copy.
+        """
+
+def log_working_set(working_set: WorkingSet, logs: Sequence[AccessLog]) -> None:
+    """
+    Add a batch to the logs of its tables, one a table: its unique keys, and the row of a missing value if asked for.
+    """
+
+def stack_distance_counts(rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], num_rows: int) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
+    """
+    uint64 [D + 1]: entry d counts the accesses whose row was the d-th most recently used, entry 0 first uses.
+    rows uint32 [N], each below D; batch_begin int64 [B + 1] from 0 to N. Raises ValueError.
+    """
+
+def gap_counts(rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], num_rows: int) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
+    """
+    uint64 [B]: entry g counts the accesses whose row was used g batches before, and not since.
+    """
+
+def rows_ahead(rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], num_rows: int, window: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+    """
+    int64 [B]: distinct rows of each batch and the `window` batches after it.
+    """
+
+def replay(rows: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], num_rows: int, policy: str, capacities: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], window: int = 0) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
+    """
+    uint64 [C]: hits of a cache of each capacity (uint64 [C], from 1 on), first uses not counted.
+    policy: 'lru', 'clock', 'lfu', 'frequency', 'window', 'optimal' or 'hot_set'; native/include/sfctr/replay.h has their rules.
+    window: batches known after the current one, for 'window' alone. Raises ValueError.
+    """

@@ -18,6 +18,7 @@ TABLES = (
     sfctr.Table("word", dim=2, optimizer=sfctr.SGD(lr=0.1)),
     sfctr.Table("hour", dim=2, dense=True, num_rows=24),
     sfctr.Table("first", dim=0, linear=sfctr.Adagrad(lr=0.1)),
+    sfctr.Table("tag", dim=3, dtype="bf16", linear=sfctr.SGD(lr=0.1)),
 )
 SCHEMA = sfctr.Schema(
     label="y", features=[sfctr.Categorical(t.name, dtype="string" if t.name == "word" else "int64") for t in TABLES]

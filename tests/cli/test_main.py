@@ -17,6 +17,8 @@ COMMANDS = {
     "predict": {"--data", "--out", "--which"},
     "export": {"--out", "--rows", "--which"},
     "inspect": {"--which"},
+    "trace": {"--set", "--out", "--max-rows", "--window", "--memory"},
+    "verify": {"--steps", "--set", "--quick"},
     "synth": {"--rows", "--out", "--seed", "--click-rate", "--scale"},
     "fetch": {"--out"},
 }

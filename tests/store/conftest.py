@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
+import numpy_twin
 import pytest
 
 from sfctr import _native
@@ -16,13 +14,7 @@ from sfctr import _native
 @pytest.fixture(scope="session")
 def twin() -> ModuleType:
     """tests/store/numpy_twin.py."""
-    name = "sfctr_numpy_twin"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("numpy_twin.py"))
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+    return numpy_twin
 
 
 @pytest.fixture(autouse=True)

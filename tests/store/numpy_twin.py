@@ -148,6 +148,31 @@ def standard_normal(word: np.ndarray) -> np.ndarray:
     return np.where(np.abs(q) <= 0.425, centre, np.where(q < 0, -tail, tail))
 
 
+# ---------------------------------------------------------------------------------------------------------------- bf16
+
+
+def rounding_halves(seed: int, key: int, step: int, dim: int) -> list[int]:
+    """16 random bits for each element of a row at a committed step."""
+    seeds = (seed & 0xFFFFFFFF, seed >> 32)
+    low, high = step & 0xFFFFFFFF, step >> 32
+    blocks = [philox((key & 0xFFFFFFFF, key >> 32, e + 1024 * high, low), seeds) for e in range((dim + 7) // 8)]
+    return [half for block in blocks for word in block for half in (word & 0xFFFF, word >> 16)][:dim]
+
+
+def bf16(value: np.float32, half: int | None) -> np.float32:
+    """One of the two bf16 neighbours of a float32: the outer one where its lower bits and `half` reach 2^16, or,
+    without a half, the nearer one, of two equally near ones that with an even last bit."""
+    bits = int(np.asarray(value, dtype=F32).view(np.uint32))
+    upper, lower = bits >> 16, bits & 0xFFFF
+    if np.isnan(value):
+        upper |= 0x40
+    elif half is None:
+        upper += lower > 0x8000 or (lower == 0x8000 and upper % 2 == 1)
+    else:
+        upper += lower + half >= 0x10000
+    return np.asarray(upper << 16, dtype=np.uint32).view(F32)[()]
+
+
 # ---------------------------------------------------------------------------------------------------------- optimizers
 
 
@@ -254,23 +279,46 @@ class Step:
 
 
 class Group:
-    """All rows in one dictionary (native table, key) -> record."""
+    """All rows in one dictionary (native table, key) -> record. Records are float32 even for bf16, whose values they
+    then have; `stored` is what the native core keeps of one."""
 
-    def __init__(self, dim: int, vector_rule: str, linear_rule: str | None, tables: Sequence[Table]) -> None:
+    def __init__(
+        self, dim: int, vector_rule: str, linear_rule: str | None, tables: Sequence[Table], dtype: str = "fp32"
+    ) -> None:
         self.dim, self.vector_rule, self.linear_rule, self.tables = dim, vector_rule, linear_rule, tables
+        self.dtype = dtype
         self.has_linear = linear_rule is not None
         self.vector_state = state_floats(vector_rule, dim)
         self.linear_state = state_floats(linear_rule, 1) if linear_rule else 0
         self.record_floats = dim + self.has_linear + self.vector_state + self.linear_state
         self.rows: dict[tuple[int, int], np.ndarray] = {}
 
+    def rounded(self, vector: np.ndarray, halves: Sequence[int] | None = None) -> np.ndarray:
+        """A vector as the table keeps it: rounded by `halves`, or to nearest even."""
+        if self.dtype == "fp32":
+            return vector
+        noise = [None] * self.dim if halves is None else halves
+        return np.array([bf16(value, half) for value, half in zip(vector, noise, strict=True)], dtype=F32)
+
+    def stored(self, record: np.ndarray) -> np.ndarray:
+        """The record's words; of a bf16 vector two elements share one, the first in the lower half."""
+        if self.dtype == "fp32":
+            return record
+        upper = [int(bits) >> 16 for bits in record[: self.dim].view(np.uint32)] + [0] * (self.dim % 2)
+        packed = [first | second << 16 for first, second in zip(upper[::2], upper[1::2], strict=True)]
+        return np.concatenate([np.array(packed, dtype=np.uint32).view(F32), record[self.dim :]])
+
+    def seed(self, native_table: int) -> int:
+        table = self.tables[native_table // 2]
+        return table.null_seed if native_table % 2 else table.seed
+
     def initial(self, native_table: int, key: int) -> np.ndarray:
         table = self.tables[native_table // 2]
-        word = words(table.null_seed if native_table % 2 else table.seed, key, self.dim)
+        word = words(self.seed(native_table), key, self.dim)
         record = np.zeros(self.record_floats, dtype=F32)
         normal = table.kind == "normal"
         values = (table.a + table.b * standard_normal(word)).astype(F32) if normal else uniform(word, table.a, table.b)
-        record[: self.dim] = values
+        record[: self.dim] = self.rounded(values)
         start = self.dim + self.has_linear
         if "adagrad" in self.vector_rule:
             record[start : start + self.vector_state] = table.state0
@@ -402,6 +450,8 @@ class Group:
             if u in step.vectors and self.dim:
                 state = record[start:middle]
                 update_row(self.vector_rule, hyper[table], number, record[: self.dim], state, step.vectors[u] * factor)
+                halves = rounding_halves(self.seed(key[0]), key[1], number, self.dim) if self.dtype == "bf16" else None
+                record[: self.dim] = self.rounded(record[: self.dim], halves)
             if u in step.linear:
                 assert self.linear_rule is not None
                 gradient = np.array([step.linear[u] * factor], dtype=F32)

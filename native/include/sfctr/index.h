@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,9 @@ class Index {
   // REQUIRES: key is absent; slot != kNone. Throws std::bad_alloc; nothing is then changed.
   void insert(std::uint64_t key, std::uint32_t slot);
 
+  // Where the key's slot is kept, to be read or written before the next insert or erase; null if it is absent.
+  std::uint32_t* slot_of(std::uint64_t key);
+
   // The slot that key had, or kNone if it was absent.
   std::uint32_t erase(std::uint64_t key);
 
@@ -41,6 +45,14 @@ class Index {
 
   std::uint64_t size() const { return num_keys_; }
   std::size_t memory_bytes() const;
+
+  struct Entry {
+    std::uint64_t hash, key;
+    std::uint32_t slot;
+  };
+  // Replaces `entries` by those whose hash is at least `from`, at most about `limit` of them, in the order of their
+  // hashes: an order that depends on nothing but the keys. Returns the hash to go on from, or nothing at the end.
+  std::optional<std::uint64_t> in_order(std::uint64_t from, std::size_t limit, std::vector<Entry>& entries) const;
 
   // Calls body(key, slot) for every key, in no order that means anything.
   template <class Body>

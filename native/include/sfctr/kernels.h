@@ -12,6 +12,12 @@ namespace sfctr {
 
 enum class Pooling : std::uint8_t { kOne, kSum, kMean, kSequence };
 
+// What a record keeps its vector in: an element is a float, or the upper half of one. The rest of it is floats.
+enum class Element : std::uint8_t { kFloat32, kBfloat16 };
+
+// Of a vector, so that a task can hold a row as floats on its stack.
+inline constexpr std::size_t kMaxDim = 4096;
+
 enum class Rule : std::uint8_t { kNone, kSgd, kMomentum, kAdagrad, kRowWiseAdagrad, kAdam, kAdamRow, kFtrl };
 
 // Contributions to one gradient are summed in chunks of this many, and the chunks in order.
@@ -20,13 +26,14 @@ inline constexpr std::size_t kMergeChunk = 64;
 // Rows [begin, end) of a batch, one feature. Sums start from +0.
 struct PoolArgs {
   Pooling pooling;
+  Element element;
   std::size_t dim;
   std::size_t begin, end;
   std::size_t max_length;       // of a sequence
   const std::int32_t* ids;      // position -> virtual id
   const std::int64_t* offsets;  // row b owns positions [offsets[b], offsets[b + 1]); null for kOne: position b
   const float* weights;         // of positions, or null
-  const float* const* records;  // virtual id -> vector, then at [dim] the first-order weight
+  const float* const* records;  // virtual id -> vector, then after its words the first-order weight
   float* out;                   // (end - begin) * dim, or * max_length * dim; null where dim is 0
   float* linear_out;            // (end - begin), or null
 };
@@ -50,9 +57,11 @@ struct MergeArgs {
   std::uint8_t bit;
 };
 
-// Applies one optimizer to the records of keys [begin, end) whose reached has the bit.
+// Applies one optimizer to the records of keys [begin, end) whose reached has the bit. A vector in bf16 is computed as
+// floats and then rounded stochastically, by words of (seed, key, step, column); see philox.h.
 struct UpdateArgs {
   Rule rule;
+  Element element;
   bool flag;  // nesterov (kMomentum), decoupled weight decay (Adam)
   std::uint8_t bit;
   std::size_t dim;
@@ -69,11 +78,15 @@ struct UpdateArgs {
   float one_minus_beta1, one_minus_beta2;
   float decay;  // 1 - lr * weight_decay, of decoupled decay
   float l1, l2, beta;
+  std::uint64_t step;  // committed steps, from 1
+  std::uint64_t seed;  // this and the keys of virtual ids are read for bf16 alone
+  const std::uint64_t* keys;
 };
 
 // First values of num_rows vectors, records[i] of keys[i]; see philox.h for the words. With `normal`, a is the mean and
-// b the standard deviation, else the range is [a, b).
+// b the standard deviation, else the range is [a, b). In bf16 they are those of floats, rounded to nearest even.
 struct InitArgs {
+  Element element;
   std::uint64_t seed;
   bool normal;
   double a, b;

@@ -29,6 +29,8 @@ class Pages {
 
   std::byte* data() const { return data_; }
   std::size_t num_bytes() const { return num_bytes_; }
+  // Gives the system back the whole pages from `offset` on; they read as zero until written again.
+  void release_from(std::size_t offset) noexcept;
 
  private:
   std::byte* data_ = nullptr;

@@ -1,8 +1,12 @@
-// The words that initial rows are made of: Philox4x32-10 (Salmon et al., SC 2011), a function of counter and key alone,
-// so a row's first values depend neither on when nor on where it is made.
+// The words that initial rows and the rounding of bf16 rows are made of: Philox4x32-10 (Salmon et al., SC 2011), a
+// function of counter and key alone, so neither depends on when or where a row is made or updated.
 //
-//   key     = the low and high word of the table's seed
-//   counter = the low and high word of the row's key, e / 4, 0;   element e takes output word e % 4
+//   key                = the low and high word of the table's seed
+//   counter, initial   = the low and high word of the row's key, e / 4, 0
+//   counter, rounding  = the same words, e / 8 + 1024 * (step / 2^32), step % 2^32   for committed step >= 1
+//
+// An initial element e takes output word e % 4; for rounding it takes a half of word e % 8 / 2, the lower half where e
+// is even. With e < 4096 no counter serves both.
 //
 // Static, and over plain arrays, because the kernels of every SIMD level include it (see kernels.h).
 #pragma once

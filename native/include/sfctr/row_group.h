@@ -1,28 +1,50 @@
-// The rows of all tables of one group (equal dim, optimizer kinds and layout) in memory, and what a step does with
-// them.
+// The rows of all tables of one group (equal dim, element, optimizer kinds and layout) in RAM and on disk, and what a
+// step does with them.
 //
-//   locate -> forward (any number) -> backward (any number) -> update      one working set, one thread at a time
+//   (announce) -> plan -> fetch -> forward (any number) -> backward (any number) -> update | discard
 //
 // A record is float32 throughout, without padding:
 //   vector [dim] | first-order weight [1, if linear] | state of the vector's rule | state of the weight's rule
+// but a vector in bf16 takes dim halves of such words, in order of address; what an odd dim leaves over is zero. It is
+// read exactly, updated as float32, and rounded stochastically by the table's seed, key, step and column.
 //
-// Different working sets may be located and read by several threads at once. update, import_rows and reserve wait for
-// those calls to end and keep others out; a working set located before one of them is refused by update, because it may
-// take a row that has been added since for a new one.
+// Batches are planned in the order in which they will train, some ahead of their turn. plan() gives every unique key of
+// a batch a frame in RAM, where its record will be when fetch() returns and stays until update() or discard(): frames
+// of batches in flight are pinned. A row that leaves RAM is appended to the log on disk (row_log.h).
+//
+// The hazards, and why no number depends on tiers, window or threads:
+//  1. A row in a batch in flight may still be written. It is pinned, and a pinned frame is never a victim.
+//  2. A row that is wanted again must be read after it was written down. Appending it to the log gives it its location
+//     at once, and from then on the log reads back what was appended, written to the file or not.
+//  3. A row shared by batches in flight has one frame. They train one after the other, so each reads what the one
+//     before it wrote; fetches run in the order of plans, so the record is there for all of them.
+//  4. A key without a row gets a frame with its first values when the first batch with it is planned, provisionally: it
+//     becomes a row when update() has reached it, and is dropped when its last batch in flight ends without.
+//  5. A record leaves its old location on disk for good only when it has been read; until then the log keeps it.
+//
+// One thread plans and fetches, another one trains (forward to update) and reads (view, find, export); they may be the
+// same. mutex_ guards index, frames and log; records in frames belong to whoever the pins say.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <mutex>
-#include <shared_mutex>
+#include <optional>
 #include <span>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "sfctr/budget.h"
+#include "sfctr/frames.h"
 #include "sfctr/index.h"
 #include "sfctr/kernels.h"
-#include "sfctr/keys_by_slot.h"
+#include "sfctr/next_uses.h"
 #include "sfctr/optimizer.h"
-#include "sfctr/slab.h"
+#include "sfctr/place.h"
+#include "sfctr/row_log.h"
 #include "sfctr/working_set.h"
 
 namespace sfctr {
@@ -31,7 +53,7 @@ struct KeyBlock;
 
 // How the rows of one table begin, and whether they change.
 struct TableInit {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;       // of first values, and of the rounding of bf16
   std::uint64_t null_seed = 0;  // of the row of a missing value
   bool normal = true;           // a is the mean, b the standard deviation; else uniform in [a, b)
   double a = 0, b = 0;
@@ -40,34 +62,75 @@ struct TableInit {
   bool frozen = false;      // rows are neither trained nor added
 };
 
-// Where the parts of a record lie, in floats.
+// Where the parts of a record lie, in words the size of a float.
 struct Layout {
   std::size_t dim, linear;  // linear: 0 or 1 floats
   std::size_t vector_state, linear_state;
+  Element element;
+  std::size_t vector_words;  // what dim elements take
 
-  std::size_t linear_offset() const { return dim; }
-  std::size_t vector_state_offset() const { return dim + linear; }
-  std::size_t linear_state_offset() const { return dim + linear + vector_state; }
-  std::size_t num_floats() const { return dim + linear + vector_state + linear_state; }
+  std::size_t linear_offset() const { return vector_words; }
+  std::size_t vector_state_offset() const { return vector_words + linear; }
+  std::size_t linear_state_offset() const { return vector_words + linear + vector_state; }
+  std::size_t num_floats() const { return vector_words + linear + vector_state + linear_state; }
+};
+
+// Where rows may be.
+struct GroupTiers {
+  std::shared_ptr<Budget> budget = std::make_shared<Budget>();  // of RAM
+  std::optional<LogOptions> disk;  // none: rows that the budget has no room for are refused
+  Policy policy = Policy::kLru;
+};
+
+// What has moved, in rows; since the group was made.
+struct GroupCounters {
+  std::uint64_t requested = 0;  // positions of planned batches
+  std::uint64_t unique = 0;     // their unique keys
+  std::uint64_t hits = 0;       // of those, in RAM already
+  std::uint64_t fresh = 0;      // without a row
+  std::uint64_t fetched = 0;    // read from disk
+  std::uint64_t evicted = 0;    // written to disk
+  std::uint64_t scratch = 0;    // that found no frame
+  std::uint64_t waits = 0;      // plans put off because batches in flight held the frames
 };
 
 class RowGroup {
  public:
-  // REQUIRES: dim 0 goes with linear, and a vector rule of kNone with dim 0; else throws std::invalid_argument.
-  RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool linear, std::vector<TableInit> tables);
+  // REQUIRES: dim 0 goes with linear, and a vector rule of kNone with dim 0; dim is at most kMaxDim. Else throws
+  // std::invalid_argument.
+  RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool linear, std::vector<TableInit> tables,
+           GroupTiers tiers = {}, Element element = Element::kFloat32);
+  ~RowGroup();
+  RowGroup(const RowGroup&) = delete;
 
   const Layout& layout() const { return layout_; }
   std::size_t num_tables() const { return inits_.size(); }
+  // Whether rows have begun to leave RAM.
+  bool is_spilling();
 
-  // Finds the record of every key. In training a key without a row gets its first values in the working set alone;
-  // otherwise, and always in frozen tables, it reads as zeros. Whatever was located or merged before is forgotten.
-  // Throws std::invalid_argument if the working set has another number of tables, std::bad_alloc.
-  void locate(WorkingSet& ws, bool train) const;
+  // The batch will be planned after those announced and planned before it: eviction spares its rows where it can. It
+  // must then be planned, or forgotten by discard(), in its turn. Does nothing until rows begin to leave RAM.
+  void announce(WorkingSet& ws);
 
-  // Keys that update would give a row if backward reached them all.
-  std::size_t num_new(const WorkingSet& ws) const;
+  // Gives every key of the batch its place in RAM. Returns false, with nothing changed, where batches in flight hold
+  // frames that it needs: try again when one of them has ended. Throws std::invalid_argument if the working set has
+  // another number of tables; RamFull, IndexOutgrown (budget.h), DiskError (row_log.h) and std::bad_alloc leave the
+  // batch unplanned and every row as it was.
+  bool plan(WorkingSet& ws);
 
-  // [F]: positions of each feature whose key has no row.
+  // Reads what the plan needs from disk. Throws DiskError or ChecksumError: the batch can then only be discarded, and
+  // the rows stay on disk. REQUIRES: planned, in the order of plans.
+  void fetch(WorkingSet& ws);
+
+  // Finds the records of a batch for reading alone: nothing is added, moved or counted. A key without a row reads as
+  // zeros. What was located or merged before is forgotten. Throws as plan() and fetch().
+  void view(WorkingSet& ws);
+
+  // train: plan and fetch, where nothing else is in flight; else view.
+  void locate(WorkingSet& ws, bool train);
+
+  // [F]: positions of each feature whose key has no row. REQUIRES: located, else throws std::runtime_error; so do the
+  // next four.
   std::vector<std::int64_t> unseen(const WorkingSet& ws) const;
 
   // Pools rows [begin, end) of the batch. out: the features in order, each (end - begin) * vectors_a_row * dim floats.
@@ -89,64 +152,132 @@ class RowGroup {
   // blocks in order.
   double grad_norm_squared(const WorkingSet& ws) const;
 
-  // Gives every key that was reached its row, multiplies its gradient by scale, and applies the optimizers. hyper holds
-  // one entry a table. step counts committed steps from 1. Ends the working set's use until it is located again.
-  // Returns the number of rows added. Throws std::runtime_error if rows were added since it was located;
-  // std::length_error or std::bad_alloc where a row finds no room: some rows may then have been added, none trained.
-  std::size_t update(WorkingSet& ws, std::uint64_t step, float scale, std::span<const Hyper> hyper,
-                     std::span<const Hyper> linear_hyper);
+  // Multiplies the gradient of every key that was reached by scale and applies the optimizers; those without a row have
+  // one from now on. hyper holds one entry a table. step counts committed steps from 1. Ends the working set's use
+  // until it is located again. Throws std::invalid_argument or std::runtime_error before anything is changed.
+  void update(WorkingSet& ws, std::uint64_t step, float scale, std::span<const Hyper> hyper,
+              std::span<const Hyper> linear_hyper);
+
+  // Ends the use of a batch that was announced or located, without training it. No row changes.
+  void discard(WorkingSet& ws);
 
   // native_table: 2t of table t, 2t + 1 of its missing value. All throw std::out_of_range for another.
-  std::uint64_t num_rows(std::size_t native_table) const;
+  std::uint64_t num_rows(std::size_t native_table);
   // found[i]: whether keys[i] has a row, which is then copied to records[i].
   void find(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<float> records,
-            std::span<std::uint8_t> found) const;
+            std::span<std::uint8_t> found);
   // records[i] becomes what a row of keys[i] begins as; nothing is added.
   void initial_records(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<float> records) const;
-  // Rows of slots [start, start + keys.size()), in slot order, fewer where slots are free or at the end. Returns their
-  // number.
-  std::size_t export_rows(std::size_t native_table, std::uint64_t start, std::span<std::uint64_t> keys,
-                          std::span<float> records) const;
-  std::uint32_t slot_end(std::size_t native_table) const;
-  // Adds rows, or overwrites those there are.
+  // Replaces keys and records by rows in the order of their keys' hashes (which nothing but the keys decides), from the
+  // hash `from` on, at most `count`. Returns the hash to go on from, or nothing after the last row.
+  std::optional<std::uint64_t> export_rows(std::size_t native_table, std::uint64_t from, std::size_t count,
+                                           std::vector<std::uint64_t>& keys, std::vector<float>& records);
+  // Adds rows, or overwrites those there are. REQUIRES: no batch is in flight.
   void import_rows(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<const float> records);
   void reserve(std::size_t native_table, std::uint64_t num_rows);
 
-  // Of rows and indexes; O(tables).
-  std::size_t memory_bytes() const;
+  // Of rows, indexes and all that goes with them, in RAM; O(tables).
+  std::size_t memory_bytes();
+  GroupCounters counters();
+  // Batches planned and not yet ended.
+  std::size_t num_in_flight();
+  LogCounters log_counters();
 
  private:
   struct NativeTable {
     Index index;
-    Slab slab;
+    std::uint64_t num_provisional = 0;
+  };
+  struct Fresh {  // a provisional row of a batch that has ended
+    std::uint32_t native_table, frame;
+    std::uint64_t key;
+    bool reached;
+  };
+  struct Ended {  // a batch that has, and is still to be unpinned
+    Buffer<std::uint32_t> places;
+    std::vector<Fresh> fresh;
+  };
+  struct Missing {  // keys of a batch without a record in RAM
+    std::size_t fresh = 0, on_disk = 0;
+    std::size_t total() const { return fresh + on_disk; }
   };
 
-  const NativeTable& table(std::size_t native_table) const;
-  NativeTable& table(std::size_t native_table) {
-    return const_cast<NativeTable&>(std::as_const(*this).table(native_table));
-  }
-  float* record(const NativeTable& table, std::uint32_t slot) const {
-    return reinterpret_cast<float*>(table.slab.at(slot));
+  NativeTable& table(std::size_t native_table);
+  RowLog& log();
+  std::uint64_t seed_of(std::size_t native_table) const {
+    const TableInit& init = inits_[native_table / 2];
+    return native_table % 2 == 0 ? init.seed : init.null_seed;
   }
   void require_located(const WorkingSet& ws) const;
   void require_shape(std::size_t num_keys, std::size_t num_floats) const;
-  std::size_t locate_block(WorkingSet& ws, const KeyBlock& block, bool train) const;
-  void make_fresh(WorkingSet& ws, const KeyBlock& block, float* records) const;
+  void require_tables(const WorkingSet& ws) const;
   void initialize_rows(std::size_t native_table, std::span<const std::uint64_t> keys, float* const* records) const;
-  std::size_t add_reached(WorkingSet& ws, std::size_t native_table);
-  float* add_row(NativeTable& table, std::uint64_t key);
+
+  // plan.cpp; all with mutex_ held
+  bool plan_locked(WorkingSet& ws);
+  void start(WorkingSet& ws, bool train);
+  void find_places(WorkingSet& ws);
+  Missing count_missing(const WorkingSet& ws) const;
+  void pin_found(WorkingSet& ws);
+  void unpin_found(WorkingSet& ws);
+  bool start_evicting();
+  std::vector<std::uint32_t> free_frames(std::size_t num_frames);
+  void shrink_to_budget();
+  void evict(std::span<const std::uint32_t> victims);
+  void place_missing(WorkingSet& ws, std::vector<std::uint32_t>& frames, std::size_t num_keys);
+  void place_key(WorkingSet& ws, std::size_t native_table, std::uint32_t u, std::uint32_t frame);
+  void begin_reading(WorkingSet& ws);
+  void fill_fresh(WorkingSet& ws, std::span<const std::uint32_t> added) const;
+  void count(const WorkingSet& ws, const Missing& missing);
+
+  // fetch.cpp; with mutex_ held
+  void compact();
+  void return_loads(WorkingSet& ws);
+  void end_loading(WorkingSet& ws);
+  void point_view(WorkingSet& ws);
+
+  // end.cpp; drain() and what follows with mutex_ held
+  void end_batch(WorkingSet& ws, bool committed);
+  void store_scratch(WorkingSet& ws, bool committed);
+  void drain();
+  void settle(const Fresh& fresh);
+  void drop_if_unused(const Fresh& fresh);
+
+  // rows_io.cpp
+  void copy_rows(std::unique_lock<std::mutex>& lock, std::size_t native_table, std::span<const std::uint64_t> keys,
+                 std::span<const std::uint32_t> slots, std::span<float> records);
+  void import_block(NativeTable& table, std::size_t native_table, std::span<const std::uint64_t> keys,
+                    const float* records);
+
+  void put_rows(std::span<const RecordId> ids, std::span<const std::byte* const> records);
   void update_block(const WorkingSet& ws, const KeyBlock& block, UpdateArgs vector, UpdateArgs linear) const;
 
   Layout layout_;
   Rule vector_rule_, linear_rule_;
   std::vector<TableInit> inits_;
+  std::shared_ptr<Budget> budget_;
+  std::optional<LogOptions> disk_;
   std::vector<NativeTable> tables_;  // 2 * num_tables()
-  std::vector<float> zeros_;         // what an absent key reads as
-  std::uint64_t number_;             // different for every group of the process
-  std::uint64_t version_ = 0;        // counts changes of the set of rows
-  mutable std::shared_mutex mutex_;
-  mutable std::mutex export_mutex_;  // taken after mutex_
-  mutable KeysBySlot keys_by_slot_;  // guarded by export_mutex_
+  Frames frames_;
+  std::unique_ptr<RowLog> log_;  // from the first eviction on
+  NextUses next_uses_;
+  std::vector<float> zeros_;  // what an absent key reads as
+  std::uint64_t number_;      // different for every group of the process
+
+  std::mutex mutex_;
+  std::condition_variable loaded_;
+  std::vector<WorkingSet*> loading_;  // batches planned, and not yet fetched, that need something from disk
+  bool evicts_ = false;               // from when RAM was full for the first time
+  bool is_full_ = false;              // it is, and evicting begins when no batch is in flight
+  std::size_t num_in_flight_ = 0;     // batches planned and not yet drained
+  bool scratch_in_flight_ = false;
+  std::exception_ptr refused_;                 // what the disk said to a row that had to stay in RAM beyond the budget
+  std::unordered_set<std::uint32_t> orphans_;  // frames that a failed fetch left to batches in flight
+  std::size_t num_uncompacted_ = 0;            // rows appended to the log since compact()
+  GroupCounters counters_;
+
+  std::mutex ended_mutex_;  // taken last; so that a step that ends need not wait for a plan
+  std::vector<Ended> ended_;
 };
 
 }  // namespace sfctr

@@ -1,7 +1,7 @@
-// Records of one size, numbered by slot. A record never moves, so a pointer to one stays good until its slot is freed.
+// Records of one size, numbered by slot. A record never moves, so a pointer to one stays good until its slot is gone.
 //
 // Chunks double from a few kilobytes to kLargest and stay at that, so that a table of three rows costs little and a
-// large one consists of huge pages. Not thread-safe: whoever allocates or frees must be alone; `at` may run beside
+// large one consists of huge pages. Not thread-safe: whoever grows or truncates must be alone; `at` may run beside
 // `at`.
 #pragma once
 
@@ -19,12 +19,12 @@ class Slab {
   // REQUIRES: record_bytes is a positive multiple of 4.
   explicit Slab(std::size_t record_bytes);
 
-  // A free slot, the one freed last before a new one; its record's contents are undefined. Throws std::bad_alloc or
-  // std::length_error (more than 2^32 - 1 rows); nothing is then changed.
-  std::uint32_t allocate();
+  // The slot end(); its record's contents are undefined. Throws std::bad_alloc or std::length_error (more than 2^32 - 1
+  // records); nothing is then changed.
+  std::uint32_t grow();
 
-  // REQUIRES: slot is allocated.
-  void free(std::uint32_t slot);
+  // Drops the slots from `end` on, and gives the system back what they alone took. REQUIRES: end <= this->end().
+  void truncate(std::uint32_t end);
 
   // REQUIRES: slot < end().
   std::byte* at(std::uint32_t slot) const {
@@ -40,10 +40,8 @@ class Slab {
   }
 
   std::size_t record_bytes() const { return record_bytes_; }
-  std::size_t num_records() const { return end_ - free_.size(); }
-  // One above the largest slot ever allocated.
   std::uint32_t end() const { return end_; }
-  // Memory that records have touched, and the free list. Reserved address space is not memory.
+  // Memory that records have touched. Reserved address space is not memory.
   std::size_t memory_bytes() const;
 
  private:
@@ -58,7 +56,6 @@ class Slab {
   std::size_t num_doubling_;
   std::vector<std::byte*> chunks_;
   std::vector<Pages> pages_;  // owns chunks_
-  std::vector<std::uint32_t> free_;
   std::uint32_t end_ = 0;
   std::uint64_t room_ = 0;  // slots that chunks_ have
 };

@@ -5,10 +5,11 @@
 // the virtual ids, and depend neither on threads nor on any table's contents.
 //
 // A working set belongs to one thread at a time. RowGroup (row_group.h) leaves in it where each key's record is, and
-// the gradients of the step.
+// the gradients of the step. It may not move or go while a group has it in flight, or knows of it.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,18 +36,37 @@ struct FeatureKeys {
   std::size_t vectors_a_row() const { return pooling == Pooling::kSequence ? max_length : 1; }
 };
 
-// Where records were found, for which group and at what state of it.
-struct Located {
-  std::uint64_t group = 0;  // RowGroup's number; 0: not located
-  std::uint64_t version = 0;
-  bool train = false;
-  Buffer<float*> records;      // [U]
-  Buffer<std::uint8_t> kinds;  // [U], a RecordKind
-  Buffer<float> fresh;         // records of keys without a row, in training
-  std::size_t num_fresh = 0;
+class Fetch;
+
+// kFresh: without a row, with its first values in training. kAbsent: without a row, reads as zeros.
+enum class RecordKind : std::uint8_t { kStored, kFresh, kAbsent };
+
+// A record that must be read from disk before the batch is ready.
+struct Load {
+  std::uint32_t key;  // unique key it belongs to
+  std::uint32_t location;
 };
 
-enum class RecordKind : std::uint8_t { kStored, kFresh, kAbsent };
+// Where records were found, for which group.
+struct Located {
+  std::uint64_t group = 0;             // RowGroup's number; 0: not located
+  bool train = false;                  // located for training: its frames are pinned until update() or discard()
+  bool fetched = false;                // every record is there
+  Buffer<float*> records;              // [U]
+  Buffer<std::uint8_t> kinds;          // [U], a RecordKind
+  Buffer<std::uint32_t> places;        // [U], bits of a Place; of training: frames, or none for a record in copies
+  Buffer<float> copies;                // records of their own: all of a reader's, those of training that found no frame
+  std::vector<std::uint32_t> fresh;    // of training: keys without a row when the batch was planned
+  std::vector<std::uint32_t> scratch;  // of training: keys whose record is in copies, in its order
+  std::vector<Load> loads;
+  std::shared_ptr<Fetch> reading;  // of loads
+};
+
+// What a batch that is known but not yet planned says of the future; see next_uses.h.
+struct Known {
+  std::uint64_t batch = 0;          // its number; 0: not known
+  std::vector<std::uint64_t> next;  // [U], number of the next known batch that uses the key, 0 for none
+};
 
 // Gradients of unique keys; those of a key are undefined until reached says otherwise.
 struct Gradients {
@@ -55,6 +75,8 @@ struct Gradients {
   Buffer<float> vectors;         // [U, dim]
   Buffer<float> linear;          // [U]
   Buffer<std::uint8_t> reached;  // [U]
+
+  bool any_reached(std::size_t u) const { return any && reached[u] != 0; }
 };
 
 class WorkingSet {
@@ -80,6 +102,7 @@ class WorkingSet {
   // Throws std::invalid_argument unless begin <= end <= num_rows().
   void require_range(std::size_t begin, std::size_t end) const;
 
+  Known known;
   Located located;
   Gradients gradients;
 

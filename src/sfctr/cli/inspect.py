@@ -43,7 +43,8 @@ def _progress(facts: Any) -> Iterator[tuple[str, Any]]:
 def _table_line(table: Table, store: Store) -> tuple[str, int, int, str, str, str]:
     rows = store.num_rows(table.name)
     block = next(store.rows(table.name, 1), None)
-    floats = 0 if block is None else block.vectors.shape[1] + block.state.shape[1] + (block.linear is not None)
+    floats = 0 if block is None else block.state.shape[1] + (block.linear is not None)
+    size = rows * (floats * 4 + table.dim * (2 if table.dtype == "bf16" else 4))
     kind = "of the dense part" if table.dense else type(table.optimizer).__name__
     linear = "-" if table.linear is None else "as above" if table.dense else type(table.linear).__name__
-    return table.name, rows, table.dim, kind, linear, size_text(rows * floats * 4)
+    return table.name, rows, table.dim, kind, linear, size_text(size)

@@ -1,7 +1,8 @@
 """The command `sfctr`: finds the command that was asked for, and turns what goes wrong into one line and an exit code.
 
-0 done; 2 a mistake of the user's, said in one line on stderr; 130 interrupted; 141 nobody reads the output any more.
-Anything else that is raised is a mistake of ours and keeps its traceback. stdout carries results alone.
+0 done; 1 `verify` found a difference; 2 a mistake of the user's, said in one line on stderr; 130 interrupted; 141
+nobody reads the output any more. Anything else that is raised is a mistake of ours and keeps its traceback. stdout
+carries results alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from .init import init
 from .inspect import inspect
 from .make import fetch, synth
 from .score import evaluate, predict
+from .trace import trace
 from .train import train
+from .verify import verify
 
 # Typer carries click within it in some versions and depends on it in others; this finds the class in both.
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
@@ -37,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (init, train, evaluate, predict, export, inspect, synth, fetch):
+for _command in (init, train, evaluate, predict, export, inspect, trace, verify, synth, fetch):
     app.command()(_command)
 
 

@@ -13,14 +13,12 @@ import typer
 from sfctr.spec.errors import ConfigError
 
 from .metrics import metrics_text
+from .run_file import RUN_FILE, SET, read_run_file
 
 
 def train(
-    run_file: Annotated[Path, typer.Argument(help="A run file; 'sfctr init' writes one.")],
-    set_: Annotated[
-        list[str],
-        typer.Option("--set", metavar="PATH=VALUE", help="Set one field, such as train.batch_size=8192. Repeatable."),
-    ] = [],  # noqa: B006  typer copies it
+    run_file: Annotated[Path, RUN_FILE],
+    set_: Annotated[list[str], SET] = [],  # noqa: B006  typer copies it
     run: Annotated[
         Path | None,
         typer.Option("--run", metavar="DIR", help="Where to keep the run; by default runs/<run file's name>."),
@@ -31,10 +29,9 @@ def train(
 
     Shows progress and evaluations, keeps the best and the last model, and prints what they are worth.
     """
-    from sfctr.spec.runfile_text import decode_run_file
     from sfctr.train import train_run
 
-    options = decode_run_file(_text_of(run_file), str(run_file), set_)
+    options = read_run_file(run_file, set_)
     run_dir = run or Path("runs") / run_file.stem
     with _place_for(run_dir, overwrite=overwrite):
         try:
@@ -44,16 +41,6 @@ def train(
             raise KeyboardInterrupt(*kept) from None
     with trained:
         print(_summary(trained.facts, options.train.watch, run_dir))
-
-
-def _text_of(run_file: Path) -> str:
-    try:
-        return run_file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        hint = "'sfctr init FILES... --label COLUMN > run.toml' writes one"
-        raise ConfigError(f"{run_file}: there is no such run file; {hint}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{run_file}: byte {error.start} is not UTF-8; a run file is TOML, saved as UTF-8") from None
 
 
 @contextmanager

@@ -7,7 +7,7 @@ Until then no other Ready of the same Lookahead is handed out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from types import TracebackType
 from typing import Self
@@ -68,10 +68,16 @@ class Ready(RowRange):
     """All rows of a batch. `number` counts the steps committed before it."""
 
     def __init__(
-        self, reader: FeatureReader, batch: Batch, working_sets: Sequence[_native.WorkingSet], store: Store
+        self,
+        reader: FeatureReader,
+        batch: Batch,
+        working_sets: Sequence[_native.WorkingSet],
+        store: Store,
+        *,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(reader, batch, working_sets, 0, batch.size)
-        self._store = store
+        self._store, self._on_end = store, on_end
         self.number = store.steps
         self.is_open = True
 
@@ -89,11 +95,9 @@ class Ready(RowRange):
 
         clip: bound on the norm of all gradients; they are scaled by clip / norm where it is exceeded.
         lr_factor: multiplies the learning rate of every table (the dense optimizer's is the caller's).
-        Returns the norm before clipping, or None without `clip`. Dense gradients are set to None afterwards. Raises
-        CapacityError, with nothing applied, where new rows would outgrow the store's bound.
+        Returns the norm before clipping, or None without `clip`. Dense gradients are set to None afterwards.
         """
         self._must_be_open()
-        self._store.make_room(self._working_sets)
         with span("update"), torch.no_grad():
             for table in self._store.dense_tables.values():
                 assert isinstance(table, DenseTable)
@@ -104,6 +108,7 @@ class Ready(RowRange):
                 optimizer.zero_grad(set_to_none=True)
             self.is_open = False
             self._store.commit(self._working_sets, lr_factor=lr_factor, scale=scale)
+        self._on_end()
         return norm
 
     def _clip(self, optimizer: torch.optim.Optimizer | None, clip: float | None) -> tuple[float | None, float]:
@@ -124,6 +129,8 @@ class Ready(RowRange):
         """Forget the batch and its gradients; no row and no count changes."""
         self._must_be_open()
         self.is_open = False
+        self._store.discard(self._working_sets)
+        self._on_end()
 
     def _must_be_open(self) -> None:
         if not self.is_open:

@@ -30,8 +30,8 @@ class ReadView:
         """Name -> tensor on the store's device, as Ready.features() gives them, without gradients."""
         layout = self._reader.layout
         working_sets = layout.working_sets(batch)
+        self._store.view(working_sets)
         for group, group_layout, working_set in zip(self._store.groups, layout.groups, working_sets, strict=True):
-            group.native.locate(working_set, False)
             missed = group.native.unseen(working_set)
             for lookup, count in zip(group_layout.lookups, missed.tolist(), strict=True):
                 self._missed[lookup.name] = self._missed.get(lookup.name, 0) + count

@@ -32,6 +32,10 @@ class CapacityError(SfctrError):
     """A bound on memory or disk is too small for what must be kept."""
 
 
+class DiskError(SfctrError):
+    """The disk that rows are kept on refuses, is full, or brings back other bytes than were written."""
+
+
 class CheckpointError(SfctrError):
     """A saved model or checkpoint is missing, damaged, or belongs to another schema."""
 

@@ -120,12 +120,15 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Threads of torch, part of the run's numerics; None: as torch chooses, recorded in the resolved run file."""
     threads: int = 1
     """Threads of sfctr's own kernels; changes no number."""
+    window: int = 4
+    """Batches prepared ahead of the one that trains; changes no number."""
     flush_denormals: bool = True
     """Numbers too small for a normal float count as 0 (part of the run's numerics)."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "threads"):
             check_fixed(getattr(self, name), 1, f"train.{name}")
+        check_fixed(self.window, 0, "train.window")
         for name in ("max_steps", "evaluate_every", "stop_after", "torch_threads"):
             if getattr(self, name) is not None:
                 check_fixed(getattr(self, name), 1, f"train.{name}")

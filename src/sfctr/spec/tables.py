@@ -55,6 +55,9 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What updates the vectors."""
     linear: Optimizer | None = None
     """Optimizer of a first-order weight beside the vector (starts at 0); None: the table has none."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """What vectors are kept in. "bf16" halves their bytes; an update is computed in fp32 and rounded at random to one
+    of the two neighbours, without bias. Optimizer state and first-order weights stay fp32."""
     buckets: int | None = None
     """The hashing trick: keys are hashed into this many rows, so memory is fixed and keys collide."""
     dense: bool = False
@@ -76,6 +79,9 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("a table needs a name that is not empty")
         if not 0 <= self.dim <= 4096 or (self.dim == 0 and self.linear is None):
             raise ConfigError(f"{where}: dim is {self.dim} and must be 1 to 4096 (0 only with linear)")
+        if self.dtype == "bf16" and (self.dense or self.dim == 0):
+            what = "its vectors are a parameter of the dense part" if self.dense else "it has no vectors (dim is 0)"
+            raise ConfigError(f'{where}: dtype is "bf16" and {what}; leave dtype out')
         for name in ("buckets", "num_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -102,13 +108,25 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where rows may sit and how much they may take. In this version rows sit in RAM, which `ram` bounds."""
+    """Where rows may sit and how much they may take; changes no number."""
 
+    device: int | str | None = None
+    """Bytes, or text such as "2GB", of the cache of rows on the accelerator (on a CPU: a simulated one); None: none."""
     ram: int | str | None = None
-    """Bytes, or text such as "2GB", that all rows and their index may take; None: as the machine has."""
+    """Bytes, or text, that rows, index and the disk's buffers may take; None: half of what the machine has left."""
+    disk: str | bool | None = None
+    """Directory for rows that RAM has no room for; None or true: the run's own; false: none may leave RAM."""
+    policy: Literal["lru", "lfu"] = "lru"
+    """Which rows leave first among those that no batch of the window needs: the least recently or least often used."""
 
     def __post_init__(self) -> None:
-        self.ram_bytes  # noqa: B018  a wrong size is refused at once
+        self.device_bytes, self.ram_bytes  # noqa: B018  a wrong size is refused at once
+        if self.disk == "":
+            raise ConfigError("tiers.disk is empty; name a directory, or false to keep all rows in RAM")
+
+    @property
+    def device_bytes(self) -> int | None:
+        return None if self.device is None else parse_bytes(self.device, "tiers.device")
 
     @property
     def ram_bytes(self) -> int | None:

@@ -1,5 +1,6 @@
-"""Holds the rows of *this* process and updates them. Knows no rank, no batch, no model."""
+"""Holds the rows of *this* process in RAM and on disk, and updates them. Knows no rank, no batch, no model."""
 
-from .store import Group, RowBlock, Store
+from .group import INDEX_BYTES, Group, RowBlock
+from .store import Store
 
-__all__ = ["Group", "RowBlock", "Store"]
+__all__ = ["INDEX_BYTES", "Group", "RowBlock", "Store"]

@@ -1,12 +1,13 @@
 """Which tables are served by one native call, and how their options become the numbers that call takes. Pure.
 
-A *group* holds the tables of equal dim and equal update rules, so that one record layout and one kernel serve them all.
+A *group* holds the tables of equal dim, dtype and update rules: one record layout and one kernel serve them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from sfctr.spec.errors import ConfigError
 from sfctr.spec.optim import FTRL, SGD, Adagrad, Adam, AdamW, Optimizer, RowWiseAdagrad
@@ -18,6 +19,7 @@ class GroupPlan:
     """The tables of one group, in the order they were given, and the rules that update them."""
 
     dim: int
+    dtype: Literal["fp32", "bf16"]
     vector_rule: str
     linear_rule: str | None
     tables: tuple[Table, ...]
@@ -25,17 +27,17 @@ class GroupPlan:
 
 def plan_groups(tables: Sequence[Table]) -> tuple[GroupPlan, ...]:
     """Groups of the tables that are not dense, each group and each table in order of first appearance."""
-    members: dict[tuple[int, str, str | None], list[Table]] = {}
+    members: dict[tuple[int, Literal["fp32", "bf16"], str, str | None], list[Table]] = {}
     names: set[str] = set()
     for table in tables:
         if table.name in names:
             raise ConfigError(f"table '{table.name}' is there twice")
         names.add(table.name)
         if not table.dense:
-            members.setdefault((table.dim, *rules_of(table)), []).append(table)
+            members.setdefault((table.dim, table.dtype, *rules_of(table)), []).append(table)
     return tuple(
-        GroupPlan(dim=dim, vector_rule=vector, linear_rule=linear, tables=tuple(group))
-        for (dim, vector, linear), group in members.items()
+        GroupPlan(dim=dim, dtype=dtype, vector_rule=vector, linear_rule=linear, tables=tuple(group))
+        for (dim, dtype, vector, linear), group in members.items()
     )
 
 

@@ -1,83 +1,43 @@
-"""The rows of this process: one native group for each kind of table, and the dense tables beside them.
+"""The rows of this process, in RAM and on disk: one native group for each kind of table, and the dense tables beside.
 
 A store knows no rank, no batch and no model. Its rows change in one place only, `commit`, which is one optimizer step;
-everything else reads. One thread at a time may use a store, except that working sets may be built beside it.
+everything else reads them or moves them. One thread may plan and fetch beside the one that does all else.
 """
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
 import numpy as np
 import torch
 from torch import nn
 
 from sfctr import _native
-from sfctr.spec.batch import F32, U64, Bools
-from sfctr.spec.errors import CapacityError, SchemaError, nearest
+from sfctr.spec.batch import F32, U64
+from sfctr.spec.errors import CapacityError, DiskError, SchemaError, nearest
 from sfctr.spec.tables import Table, Tiers
+from sfctr.telemetry import notice
 
 from .dense import DenseTable
-from .groups import GroupPlan, initial_accumulator, plan_groups
-from .rules import hyper_parameters, with_lr
-from .seeds import table_init
-
-INDEX_BYTES = 24
-"""What a key may take in the index, beside its record."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowBlock:
-    """Some rows of one table.
-
-    keys uint64 [n]; nulls bool [n], True for the row of a missing value; vectors float32 [n, dim]; linear float32 [n]
-    or None; state float32 [n, S], the optimizer state as docs/optimizers.md lays it out (a dense table has S = 0).
-    """
-
-    keys: U64
-    nulls: Bools
-    vectors: F32
-    linear: F32 | None
-    state: F32
-
-
-class Group:
-    """The rows of the tables that one native call serves."""
-
-    def __init__(self, plan: GroupPlan, seed: int) -> None:
-        self.plan = plan
-        self.tables = {table.name: place for place, table in enumerate(plan.tables)}
-        self.native = _native.RowGroup(
-            plan.dim,
-            plan.linear_rule is not None,
-            plan.vector_rule,
-            plan.linear_rule,
-            [table_init(table, seed) for table in plan.tables],
-        )
-        vector = [table.optimizer for table in plan.tables]
-        linear = [table.linear for table in plan.tables if table.linear is not None]
-        self._hyper = hyper_parameters(vector)
-        self._linear_hyper = hyper_parameters(linear)
-
-    def update(self, working_set: _native.WorkingSet, step: int, *, lr_factor: float, scale: float) -> None:
-        """One optimizer step on the rows that backward reached; `step` counts committed steps from 1."""
-        linear = with_lr(self._linear_hyper, lr_factor) if self._linear_hyper.size else None
-        self.native.update(working_set, step, scale, with_lr(self._hyper, lr_factor), linear)
-
-    def growth_bytes(self, working_set: _native.WorkingSet) -> int:
-        """Bytes that a step may add."""
-        return self.native.num_new(working_set) * (4 * self.native.record_floats + INDEX_BYTES)
+from .group import Group, RowBlock
+from .groups import plan_groups
+from .memory import available_bytes
 
 
 class Store:
-    """Rows of all tables, held in RAM.
+    """Rows of all tables, in RAM and, where that is not enough, on disk.
 
-    tables: what to hold. tiers: bounds; a step that would outgrow `tiers.ram` raises CapacityError and is not applied.
+    tables: what to hold. tiers: bounds, and where rows go that RAM has no room for.
     seed: of initial rows. device: where dense tables' parameters and features() live. threads: of sfctr's own kernels
-    (changes no number; shared by the whole process).
+    (changes no number; shared by the whole process). directory: of the run, for rows on disk unless tiers.disk names
+    another; None: a temporary one.
     """
 
     def __init__(
@@ -88,16 +48,62 @@ class Store:
         seed: int = 0,
         device: str | torch.device = "cpu",
         threads: int = 1,
+        directory: str | Path | None = None,
     ) -> None:
         self.tables: Mapping[str, Table] = {table.name: table for table in tables}
+        self.tiers = tiers
         self.device = torch.device(device)
         self.seed = seed
         self.steps = 0
-        self.groups = tuple(Group(plan, seed) for plan in plan_groups(tables))
+        self._spill = _spill_directory(tiers, directory)
+        self._budget = _native.Budget(tiers.ram_bytes or available_bytes() // 2)
+        self.groups = tuple(
+            Group(
+                plan,
+                seed,
+                self._budget,
+                disk=None if self._spill is None else str(self._spill / f"group-{number}"),
+                policy=tiers.policy,
+            )
+            for number, plan in enumerate(plan_groups(tables))
+        )
         self.dense_tables = nn.ModuleDict({t.name: DenseTable(t, seed, self.device) for t in tables if t.dense})
-        self._ram_bytes = tiers.ram_bytes
         self._closed = False
         _native.set_num_threads(threads)
+
+    def announce(self, working_sets: Sequence[_native.WorkingSet]) -> None:
+        """The batch will be planned after those announced before it: its rows are spared, once rows leave RAM."""
+        for group, working_set in zip(self.groups, working_sets, strict=True):
+            group.native.announce(working_set)
+
+    def plan(self, working_sets: Sequence[_native.WorkingSet], number: int = 0) -> bool:
+        """Give the rows of group `number` of a batch their places in RAM, until commit() or discard().
+
+        False, with nothing changed, where batches in flight hold the room: try again when one of them has ended.
+        Raises CapacityError and DiskError, with every row as it was.
+        """
+        group = self.groups[number]
+        with self._named_errors():
+            was_spilling = group.native.is_spilling
+            planned = group.native.plan(working_sets[number])
+        if not was_spilling and group.native.is_spilling:
+            notice(
+                f"rows fill the {self._budget.limit:,} bytes of tiers.ram after {self.steps:,} steps: from now on some"
+                f" are kept in {self._spill}"
+            )
+        return planned
+
+    def fetch(self, working_sets: Sequence[_native.WorkingSet]) -> None:
+        """Read what the plan needs from disk. Raises DiskError; the batch can then only be discarded."""
+        with self._named_errors():
+            for group, working_set in zip(self.groups, working_sets, strict=True):
+                group.native.fetch(working_set)
+
+    def view(self, working_sets: Sequence[_native.WorkingSet]) -> None:
+        """Find the rows of a batch for reading alone; nothing is added, moved or counted. Raises DiskError."""
+        with self._named_errors():
+            for group, working_set in zip(self.groups, working_sets, strict=True):
+                group.native.locate(working_set, False)
 
     def commit(self, working_sets: Sequence[_native.WorkingSet], *, lr_factor: float = 1.0, scale: float = 1.0) -> None:
         """One optimizer step: `working_sets[g]` holds the gradients of group g, to be multiplied by `scale`."""
@@ -106,19 +112,26 @@ class Store:
             group.update(working_set, self.steps + 1, lr_factor=lr_factor, scale=scale)
         self.steps += 1
 
-    def make_room(self, working_sets: Sequence[_native.WorkingSet]) -> None:
-        """Raise CapacityError where a step of these working sets could outgrow `tiers.ram`; nothing is changed then."""
-        if self._ram_bytes is None:
-            return
-        growth = sum(g.growth_bytes(w) for g, w in zip(self.groups, working_sets, strict=True))
-        needed = self.memory_bytes() + growth
-        if needed <= self._ram_bytes:
-            return
-        largest = max((name for name, table in self.tables.items() if not table.dense), key=self.num_rows)
-        raise CapacityError(
-            f"tiers.ram is {self._ram_bytes:,} bytes and the rows with their index need {needed:,} at step"
-            f" {self.steps + 1:,}; raise tiers.ram, or give table '{largest}' ({self.num_rows(largest):,} rows) buckets"
-        )
+    def discard(self, working_sets: Sequence[_native.WorkingSet]) -> None:
+        """End the use of a batch that was announced or planned, without training it."""
+        for group, working_set in zip(self.groups, working_sets, strict=False):
+            group.native.discard(working_set)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """What the native core raises, as errors of the user's."""
+        try:
+            yield
+        except (_native.RamFull, _native.IndexOutgrown, _native.LocationsExhausted) as error:
+            stored = [name for name, table in self.tables.items() if not table.dense]
+            largest = max(stored, key=self.num_rows)
+            disk = "" if self._spill is not None else ", or let rows go to disk (tiers.disk)"
+            raise CapacityError(
+                f"tiers.ram is {self._budget.limit:,} bytes and {error} at step {self.steps + 1:,}; raise tiers.ram"
+                f"{disk}, or give table '{largest}' ({self.num_rows(largest):,} rows) buckets"
+            ) from None
+        except (_native.DiskError, _native.ChecksumError) as error:
+            raise DiskError(f"{error}; every row trained so far is still in RAM or in {self._spill}") from None
 
     def dense_parameters(self) -> list[nn.Parameter]:
         """Parameters of the dense tables, for the dense part's optimizer."""
@@ -136,22 +149,28 @@ class Store:
         if table in self.tables and self.tables[table].dense:
             return self.tables[table].rows_of_dense + 1
         group, place = self.group_of(table)
-        return group.native.num_rows(2 * place) + group.native.num_rows(2 * place + 1)
+        return group.num_rows(place)
 
     def memory_bytes(self) -> int:
-        """Bytes of rows and index, without dense tables."""
+        """Bytes of RAM that rows, indexes and the disk's buffers take, without dense tables."""
         return sum(group.native.memory_bytes() for group in self.groups)
 
+    def counters(self) -> dict[str, int]:
+        """What has moved since the store was made, over all groups; see the native core's GroupCounters."""
+        total: dict[str, int] = {}
+        for group in self.groups:
+            for name, count in group.counters().items():
+                total[name] = total.get(name, 0) + count
+        return total
+
     def rows(self, table: str, block: int = 65536) -> Iterator[RowBlock]:
-        """All rows of a table in blocks of at most `block`, in an order that follows from what was trained."""
+        """All rows of a table in blocks of at most `block`, in an order that follows from their keys alone."""
         if table in self.tables and self.tables[table].dense:
             yield self._dense_block(table)
             return
         group, place = self.group_of(table)
-        for space in (2 * place, 2 * place + 1):
-            for start in range(0, group.native.slot_end(space), block):
-                keys, records = group.native.export_rows(space, start, block)
-                yield self._split(group, keys, records, is_null=space % 2 == 1)
+        with self._named_errors():
+            yield from group.blocks(place, block)
 
     def _dense_block(self, name: str) -> RowBlock:
         table = self.dense_tables[name]
@@ -166,52 +185,31 @@ class Store:
         linear = None if table.linear is None else table.linear.detach().cpu().numpy()[:, 0].copy()
         return RowBlock(keys=keys, nulls=nulls, vectors=vectors, linear=linear, state=empty)
 
-    @staticmethod
-    def _split(group: Group, keys: U64, records: F32, *, is_null: bool) -> RowBlock:
-        dim, has_linear = group.plan.dim, group.plan.linear_rule is not None
-        return RowBlock(
-            keys=keys,
-            nulls=np.full(keys.size, is_null),
-            vectors=records[:, :dim],
-            linear=records[:, dim] if has_linear else None,
-            state=records[:, dim + has_linear :],
-        )
-
     def load_rows(self, table: str, block: RowBlock) -> None:
-        """Insert or overwrite rows of a table that is not dense, with their state."""
+        """Insert or overwrite rows of a table that is not dense, with their state. No batch may be in flight.
+
+        A table in bf16 takes the vectors rounded to nearest even; those of another such table stay as they are.
+        """
         group, place = self.group_of(table)
-        parts = [block.vectors, *([block.linear[:, None]] if block.linear is not None else []), block.state]
-        records = np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
-        if records.shape[1] != group.native.record_floats:
-            raise SchemaError(
-                f"table '{table}': rows of {records.shape[1]} floats were given and {group.native.record_floats} are"
-                " needed; dim, optimizer and linear must be as they were when the rows were written"
-            )
-        for is_null in (False, True):
-            chosen = block.nulls == is_null
-            if chosen.any():
-                group.native.import_rows(2 * place + is_null, block.keys[chosen], records[chosen])
+        with self._named_errors():
+            group.load(place, block)
 
     def set_vectors(self, table: str, keys: U64, vectors: F32) -> None:
-        """Begin rows from given vectors (pre-trained ones) with fresh state and zero first-order weights."""
+        """Begin rows from given vectors (pre-trained ones) with fresh state and zero first-order weights.
+
+        A table in bf16 takes them rounded to nearest even.
+        """
         group, place = self.group_of(table)
-        if vectors.shape != (keys.size, group.plan.dim):
-            raise SchemaError(
-                f"table '{table}' has dim {group.plan.dim} and the given vectors have shape {tuple(vectors.shape)} for"
-                f" {keys.size} keys"
-            )
-        records = np.zeros((keys.size, group.native.record_floats), dtype=np.float32)
-        records[:, : group.plan.dim] = vectors
-        options = self.tables[table]
-        for part, optimizer in (("vector_state", options.optimizer), ("linear_state", options.linear)):
-            begin, length = group.native.layout()[part]
-            records[:, begin : begin + length] = initial_accumulator(optimizer)
-        group.native.import_rows(2 * place, keys, records)
+        with self._named_errors():
+            group.begin_from(place, keys, vectors)
 
     def close(self) -> None:
-        """Free the rows. Calling it again does nothing."""
+        """Free the rows, and take away what lies on disk. Calling it again does nothing."""
         self._closed = True
         self.groups = ()
+        if self._spill is not None:
+            shutil.rmtree(self._spill, ignore_errors=True)
+            self._spill = None
 
     def __enter__(self) -> Self:
         return self
@@ -220,3 +218,14 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _spill_directory(tiers: Tiers, directory: str | Path | None) -> Path | None:
+    """A directory of this store's own, made when the first row goes there; None where none may."""
+    if tiers.disk is False:
+        return None
+    if isinstance(tiers.disk, str):
+        parent = Path(tiers.disk)
+    else:
+        parent = Path(tempfile.gettempdir()) if directory is None else Path(directory)
+    return parent / f"sfctr-rows-{uuid4().hex[:12]}"

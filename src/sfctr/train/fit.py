@@ -13,33 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 from torch import nn
 
 from sfctr.checkpoint import save_model
-from sfctr.data import Source, open_training
-from sfctr.data.pretrained import read_pretrained
-from sfctr.lookahead import Lookahead, ReadView
-from sfctr.models.registry import default_tables, needs_of
+from sfctr.data import Source
 from sfctr.spec.errors import ConfigError, SfctrError, writing
 from sfctr.spec.runfile import Model, RunFile
-from sfctr.spec.runfile_text import checked, render_run_file
-from sfctr.spec.schema import Schema, key_type_of_table
+from sfctr.spec.runfile_text import render_run_file
+from sfctr.spec.schema import Schema
 from sfctr.spec.tables import Table, Tiers
 from sfctr.store import Store
-from sfctr.telemetry import notice
 
+from .assembly import load_pretrained, loop_parts, open_sources, scorer_of, settled
 from .log import Log
-from .numerics import autocast, resolve_device
-from .optim import make_dense_optimizer
-from .options import check_run, check_validation, name_of, options_from_keywords, paths_of
+from .options import check_validation, name_of, options_from_keywords, paths_of
 from .progress import ProgressLine
 from .run import METRICS_FILE, RUN_FILE, Run, build_run_model, open_store
-from .scoring import Labels, Scorer, evaluate_source, features_with_texts
+from .scoring import Labels, evaluate_source, features_with_texts
 from .trainer import Parts, Trainer
-
-WINDOW = 2
-"""Batches whose unique keys are found ahead; changes no number."""
 
 
 def fit(
@@ -102,14 +93,13 @@ def train_run(
     Raises ConfigError where `run_dir` holds a run already, and any SfctrError that the run causes; what was trained
     until then is kept as the last model.
     """
-    run = checked(run)
-    check_run(run)
-    run, module = _with_model(run, model)
+    run = settled(run, model)
+    module = (build_run_model(run) if model is None else model).to(run.train.device)
     with claimed(run_dir), ExitStack() as stack:
-        source, held_out = _open_sources(stack, run, run_dir, data, valid)
+        source, held_out = open_sources(stack, run, run_dir, data, valid)
         check_validation(run, held_out is not None)
         run = msgspec.structs.replace(run, schema=source.schema)
-        store = open_store(run)
+        store = open_store(run, run_dir)
         stack.callback(store.close)
         load_pretrained(store, run, source)
         progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet)
@@ -145,18 +135,14 @@ class _Bench:
         self.run, self.run_dir, self.source, self.held_out = run, run_dir, source, held_out
         self.store, self.module, self.is_object = store, module, is_object
         self.labels = Labels.of(run.schema, run.train.loss_labels)
-        view = ReadView(store, run.schema)
-        context = partial(autocast, run.train, run.train.device)
-        self.scorer = Scorer(module, view, len(self.labels.names), context)
+        self.scorer = scorer_of(run, store, module)
 
     def parts(self, progress: ProgressLine) -> Parts:
-        parameters = [*self.module.parameters(), *self.store.dense_parameters()]
-        return Parts(
-            model=self.module,
-            optimizer=make_dense_optimizer(self.run.train.optimizer, parameters),
-            source=self.source,
-            labels=self.labels,
-            lookahead=partial(Lookahead, store=self.store, schema=self.run.schema, window=WINDOW),
+        return loop_parts(
+            self.run,
+            self.source,
+            self.store,
+            self.module,
             scorer=self.scorer,
             evaluate=None if self.held_out is None else partial(self.evaluate, self.held_out),
             save=self.save,
@@ -187,56 +173,6 @@ class _Bench:
             facts=facts,
             strings=strings_of(self.source),
         )
-
-
-def _open_sources(stack: ExitStack, run: RunFile, run_dir: Path, data: Any, valid: Any) -> tuple[Source, Source | None]:
-    train = run.train
-    source, held_out = open_training(
-        run.data,
-        run.schema,
-        batch_size=train.batch_size,
-        seed=train.seed,
-        data=data,
-        valid=valid,
-        spool_dir=str(run_dir),
-    )
-    for each in (source, held_out):
-        if each is not None:
-            stack.enter_context(each)
-    return source, held_out
-
-
-def _with_model(run: RunFile, model: nn.Module | None) -> tuple[RunFile, nn.Module]:
-    """The run with every table, device and thread count settled, and its model on that device."""
-    chosen = run.model.name if model is None else model
-    tables = default_tables(chosen, run.schema, run.tables)
-    _say_unused(chosen, run.model.name, tables)
-    threads = run.train.torch_threads or torch.get_num_threads()
-    train = msgspec.structs.replace(run.train, device=resolve_device(run.train.device), torch_threads=threads)
-    run = msgspec.structs.replace(run, tables=tables, train=train)
-    if model is None:
-        model = build_run_model(run)
-    return run, model.to(train.device)
-
-
-def _say_unused(model: str | nn.Module, name: str, tables: Sequence[Table]) -> None:
-    needs = needs_of(model)
-    if needs is None:
-        return
-    for table in tables:
-        if table.linear is not None and not needs.linear:
-            notice(f"model '{name}' does not use the first-order weights of table '{table.name}': they stay 0")
-        if table.dim and not needs.vectors:
-            notice(f"model '{name}' does not use the vectors of table '{table.name}': dim = 0 saves their memory")
-
-
-def load_pretrained(store: Store, run: RunFile, source: Source) -> None:
-    """Begin the rows of tables that say so from their files; `source` keeps the texts of their keys with its own."""
-    types = key_type_of_table(run.schema)
-    for table in run.tables:
-        if table.pretrained is not None:
-            for keys, vectors in read_pretrained(table, types[table.name], source.remember_for(table.name)):
-                store.set_vectors(table.name, keys, vectors)
 
 
 def strings_of(source: Source) -> dict[str, dict[int, str]]:

@@ -185,11 +185,16 @@ class Run:
             raise RuntimeError(f"this run is closed; Run.load({str(self.dir)!r}) opens it again")
 
 
-def open_store(run: RunFile) -> Store:
-    """A store of the run's tables, on its device or, said aloud, on the CPU."""
+def open_store(run: RunFile, directory: Path | None = None) -> Store:
+    """A store of the run's tables, on its device or, said aloud, on the CPU; `directory` takes rows that leave RAM."""
     train = run.train
     return Store(
-        run.tables, tiers=run.tiers, seed=train.seed, device=device_of_saved(train.device), threads=train.threads
+        run.tables,
+        tiers=run.tiers,
+        seed=train.seed,
+        device=device_of_saved(train.device),
+        threads=train.threads,
+        directory=directory,
     )
 
 

@@ -6,6 +6,15 @@ import math
 
 from sfctr.spec.errors import ConfigError
 from sfctr.spec.optim import Plateau, Schedule
+from sfctr.spec.runfile import Train
+
+
+def steps_of_run(train: Train, num_rows: int | None) -> int | None:
+    """Steps that a run over `num_rows` rows (None: not known) takes if nothing stops it early; None: not known."""
+    if num_rows is None:
+        return train.max_steps
+    steps = train.epochs * -(-num_rows // train.batch_size)
+    return min(steps, train.max_steps or steps)
 
 
 def decay_steps(schedule: Schedule, total_steps: int | None) -> int:

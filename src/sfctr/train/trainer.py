@@ -31,7 +31,7 @@ from .metrics import Metrics
 from .numerics import autocast, numerics, seed_step
 from .optim import set_lr
 from .progress import ProgressLine
-from .schedule import PlateauFactor, decay_steps, schedule_factor
+from .schedule import PlateauFactor, decay_steps, schedule_factor, steps_of_run
 from .scoring import Labels, Rows, Scorer, add_batch
 from .watch import Watch
 
@@ -95,7 +95,7 @@ class Trainer:
         self.step = self.epoch = self.rows = 0
         self.watch = Watch(options.watch, min_delta=options.min_delta, stop_after=options.stop_after)
         self.plateau = PlateauFactor(options.plateau)
-        self.decay_steps = decay_steps(options.schedule, self.total_steps)
+        self.decay_steps = decay_steps(options.schedule, steps_of_run(options, parts.source.num_rows))
         self.stretch = Stretch()
         self.progressive = Metrics(parts.labels.names) if options.progressive else None
         self.columns = list(parts.labels.columns)
@@ -231,14 +231,6 @@ class Trainer:
     @property
     def lr_factor(self) -> float:
         return schedule_factor(self.options.schedule, self.step, self.decay_steps) * self.plateau.factor
-
-    @property
-    def total_steps(self) -> int | None:
-        """Steps that the run takes if nothing stops it early, where that can be known."""
-        if self.parts.source.num_rows is None:
-            return self.options.max_steps
-        steps = self.options.epochs * -(-self.parts.source.num_rows // self.options.batch_size)
-        return min(steps, self.options.max_steps or steps)
 
     def log_stretch(self) -> None:
         if self.stretch:

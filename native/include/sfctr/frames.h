@@ -1,0 +1,99 @@
+// Frames: the places for records in RAM, and the choice of whose record leaves when there is no free one.
+//
+// A frame is pinned by every batch in flight that uses its row. Only a frame without pins is ever a victim. Among
+// those, rows that no known batch will use go first, by CLOCK ("lru": one chance for a row used since the hand last
+// passed) or by halving counters ("lfu"); then the rows whose next use is farthest.
+//
+// Not thread-safe, except that the records of pinned frames may be read and written beside any call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "sfctr/budget.h"
+#include "sfctr/slab.h"
+
+namespace sfctr {
+
+enum class Policy : std::uint8_t { kLru, kLfu };
+
+struct Owner {
+  std::uint64_t key;
+  std::uint32_t table;  // native table
+};
+
+class Frames {
+ public:
+  Frames(std::size_t record_bytes, Policy policy, std::shared_ptr<Budget> budget);
+  ~Frames();
+  Frames(const Frames&) = delete;
+
+  // A frame that no record is in, or kNone where the budget has none left. Its record and owner are undefined, its pins
+  // 0. Throws std::bad_alloc, or std::length_error beyond Place::kMostFrames.
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+  std::uint32_t take();
+  // The same beyond the budget, for a row that has no other place.
+  std::uint32_t take_beyond();
+  // REQUIRES: taken, without pins.
+  void give(std::uint32_t frame);
+  void set_owner(std::uint32_t frame, Owner owner);  // does nothing unless owners are kept
+
+  // Keeps owners from now on, which choosing victims needs; those of frames that are taken must then be set.
+  void keep_owners();
+
+  float* record(std::uint32_t frame) const { return reinterpret_cast<float*>(records_.at(frame)); }
+  Owner owner(std::uint32_t frame) const;
+
+  void pin(std::uint32_t frame);
+  // Returns the pins that are left.
+  std::uint32_t unpin(std::uint32_t frame);
+  std::uint32_t num_pins(std::uint32_t frame) const { return meta(frame).pins; }
+  void prefetch(std::uint32_t frame) const { __builtin_prefetch(metas_.at(frame)); }
+  void note_use(std::uint32_t frame);
+
+  // At most n frames whose records may leave, best victims first. next_use says when a row will be used by a batch that
+  // is known and not yet planned, 0 for never. The frames stay taken. REQUIRES: owners are kept.
+  using NextUse = std::function<std::uint64_t(const Owner&)>;
+  std::vector<std::uint32_t> choose(std::size_t n, const NextUse& next_use);
+
+  // Frames in use and without pins among the last n, from the end on, up to the first that is pinned: their records
+  // must leave before shrink(). REQUIRES: owners are kept.
+  std::vector<std::uint32_t> tail(std::size_t n) const;
+  // Gives the free frames at the end back to the system, at most n of them.
+  void shrink(std::size_t n);
+
+  std::uint32_t end() const { return records_.end(); }
+  std::size_t num_taken() const { return num_taken_; }
+  std::size_t frame_bytes() const { return frame_bytes_; }
+  // Of frames that records have touched, with what is kept about them.
+  std::size_t memory_bytes() const;
+
+ private:
+  struct Meta {
+    std::uint16_t pins;
+    std::uint8_t mark;
+    std::uint8_t flags;
+  };
+  static constexpr std::uint8_t kTaken = 1, kDeferred = 2, kChosen = 4;
+  static constexpr std::uint8_t kMostMarks = 15;
+
+  Meta& meta(std::uint32_t frame) const { return *reinterpret_cast<Meta*>(metas_.at(frame)); }
+  std::uint32_t add();
+  std::uint32_t use(std::uint32_t frame);
+  bool pass_over(Meta& meta) const;
+
+  const Policy policy_;
+  std::shared_ptr<Budget> budget_;
+  Slab records_, metas_;
+  std::unique_ptr<Slab> owners_;
+  std::size_t frame_bytes_;
+  std::vector<std::uint32_t> free_;
+  std::size_t num_taken_ = 0;
+  std::uint32_t hand_ = 0;
+};
+
+}  // namespace sfctr

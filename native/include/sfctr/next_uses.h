@@ -1,0 +1,42 @@
+// Which keys the batches that are known but not yet planned will use, and when next. Batches come and go in order.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sfctr/index.h"
+#include "sfctr/working_set.h"
+
+namespace sfctr {
+
+class NextUses {
+ public:
+  explicit NextUses(std::size_t num_native_tables) : tables_(num_native_tables) {}
+
+  // The batch is known from now on. It stays where it is until leave(). Throws std::bad_alloc.
+  void enter(WorkingSet& ws);
+  // It is planned, or forgotten. REQUIRES: of those entered it is the oldest.
+  void leave(WorkingSet& ws);
+
+  // Number of the next known batch that uses the key (larger is later), 0 for none.
+  std::uint64_t of(std::uint32_t native_table, std::uint64_t key) const;
+
+  bool empty() const { return oldest_ == newest_; }
+  std::size_t memory_bytes() const;
+
+ private:
+  struct Use {  // of one key: the first batch, and where the last one keeps what comes after it
+    std::uint64_t first;
+    WorkingSet* last;
+    std::uint32_t position;
+  };
+
+  std::vector<Index> tables_;  // key -> number of its Use
+  std::vector<Use> uses_;
+  std::vector<std::uint32_t> free_;
+  std::uint64_t oldest_ = 0, newest_ = 0;  // numbers of batches: left, entered
+};
+
+}  // namespace sfctr

@@ -1,0 +1,146 @@
+// The end of a batch: what it reached becomes rows, its frames are unpinned, and what had no frame is put away.
+#include <exception>
+#include <stdexcept>
+#include <utility>
+
+#include "sfctr/row_group.h"
+
+namespace sfctr {
+
+void RowGroup::discard(WorkingSet& ws) {
+  {
+    std::lock_guard lock(mutex_);
+    next_uses_.leave(ws);
+    if (ws.located.group == number_ && ws.located.train && !ws.located.fetched) {
+      return_loads(ws);
+    }
+  }
+  if (ws.located.group == number_ && ws.located.train) end_batch(ws, false);
+  ws.located.group = 0;
+  ws.gradients.any = false;
+}
+
+// Leaves word for the next call that holds mutex_, so that the thread that trains need not wait for one that plans.
+void RowGroup::end_batch(WorkingSet& ws, bool committed) {
+  Located& located = ws.located;
+  located.group = 0;
+  if (!located.scratch.empty()) store_scratch(ws, committed);
+  Ended ended;
+  const auto table_begin = ws.table_begin();
+  std::size_t native_table = 0;
+  for (const std::uint32_t u : located.fresh) {
+    const Place place = Place::from_bits(located.places[u]);
+    while (table_begin[native_table + 1] <= static_cast<std::int64_t>(u) ||
+           table_begin[native_table] > static_cast<std::int64_t>(u)) {
+      native_table = table_begin[native_table] > static_cast<std::int64_t>(u) ? 0 : native_table + 1;
+    }
+    if (!place.is_in_ram()) continue;
+    ended.fresh.push_back({static_cast<std::uint32_t>(native_table), place.frame(), ws.keys()[u],
+                           committed && ws.gradients.any_reached(u)});
+  }
+  ended.places = std::move(located.places);
+  std::lock_guard lock(ended_mutex_);
+  ended_.push_back(std::move(ended));
+}
+
+// Records of a batch that found no frame: one that was reached goes to a frame if there is one by now, else to disk. If
+// the disk refuses, the row stays in RAM, beyond the budget; the next plan will hear of the error.
+void RowGroup::store_scratch(WorkingSet& ws, bool committed) {
+  std::lock_guard lock(mutex_);
+  scratch_in_flight_ = false;
+  if (!committed) return;
+  const auto table_begin = ws.table_begin();
+  std::size_t native_table = 0;
+  std::vector<RecordId> ids;
+  std::vector<const std::byte*> records;
+  std::vector<Location> old;
+  for (const std::uint32_t u : ws.located.scratch) {
+    while (table_begin[native_table + 1] <= static_cast<std::int64_t>(u)) ++native_table;
+    if (!ws.gradients.any_reached(u)) continue;
+    ids.push_back({ws.keys()[u], static_cast<std::uint32_t>(native_table)});
+    records.push_back(reinterpret_cast<const std::byte*>(ws.located.records[u]));
+    const Place place = Place::from_bits(ws.located.places[u]);
+    if (place.is_on_disk()) old.push_back(place.location());
+  }
+  put_rows(ids, records);
+  if (!old.empty()) log().release(old);
+}
+
+// Gives rows that have no frame one, or a location on disk, and has the index say so.
+void RowGroup::put_rows(std::span<const RecordId> ids, std::span<const std::byte* const> records) {
+  std::vector<Location> locations(ids.size());
+  bool on_disk = evicts_ && !ids.empty();
+  if (on_disk) {
+    try {
+      log().append(ids, records.data(), locations.data());
+      num_uncompacted_ += ids.size();
+    } catch (const DiskError&) {
+      refused_ = std::current_exception();
+      on_disk = false;
+    }
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Place place = Place::on_disk(locations[i]);
+    if (!on_disk) {
+      const std::uint32_t frame = frames_.take_beyond();
+      frames_.set_owner(frame, {ids[i].key, ids[i].table});
+      std::copy_n(records[i], layout_.num_floats() * sizeof(float),
+                  reinterpret_cast<std::byte*>(frames_.record(frame)));
+      place = Place::in_ram(frame);
+    }
+    Index& index = tables_[ids[i].table].index;
+    if (std::uint32_t* const slot = index.slot_of(ids[i].key)) {
+      *slot = place.bits();
+    } else {
+      index.insert(ids[i].key, place.bits());
+      budget_->take_keys(1);
+    }
+  }
+}
+
+void RowGroup::drain() {
+  std::vector<Ended> ended;
+  {
+    std::lock_guard lock(ended_mutex_);
+    ended.swap(ended_);
+  }
+  for (const Ended& batch : ended) {
+    for (const Fresh& fresh : batch.fresh) settle(fresh);
+    if (evicts_) {
+      for (const std::uint32_t bits : batch.places.span()) {
+        const Place place = Place::from_bits(bits);
+        if (place.is_in_ram() && frames_.unpin(place.frame()) == 0 && orphans_.erase(place.frame()) > 0) {
+          frames_.give(place.frame());
+        }
+      }
+    } else {
+      for (const Fresh& fresh : batch.fresh) frames_.unpin(fresh.frame);
+    }
+    for (const Fresh& fresh : batch.fresh) {
+      if (!fresh.reached) drop_if_unused(fresh);
+    }
+  }
+  num_in_flight_ -= ended.size();
+}
+
+// What a committed step has reached is a row, whoever planned it.
+void RowGroup::settle(const Fresh& fresh) {
+  if (!fresh.reached) return;
+  NativeTable& table = tables_[fresh.native_table];
+  std::uint32_t* const slot = table.index.slot_of(fresh.key);
+  if (!Place::from_bits(*slot).is_provisional()) return;
+  *slot = Place::in_ram(fresh.frame).bits();
+  --table.num_provisional;
+}
+
+void RowGroup::drop_if_unused(const Fresh& fresh) {
+  NativeTable& table = tables_[fresh.native_table];
+  const std::uint32_t* const slot = table.index.slot_of(fresh.key);
+  if (!slot || *slot != Place::provisional(fresh.frame).bits() || frames_.num_pins(fresh.frame) > 0) return;
+  table.index.erase(fresh.key);
+  budget_->give_keys(1);
+  --table.num_provisional;
+  frames_.give(fresh.frame);
+}
+
+}  // namespace sfctr

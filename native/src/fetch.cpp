@@ -1,0 +1,145 @@
+// Records on their way from disk: of a planned batch into its frames, of a view into copies of its own.
+#include <algorithm>
+#include <stdexcept>
+#include <unordered_map>
+#include <utility>
+
+#include "key_blocks.h"
+#include "sfctr/row_group.h"
+#include "sfctr/thread_pool.h"
+
+namespace sfctr {
+namespace {
+
+constexpr std::size_t kBlock = 2048;
+
+void read_loads(WorkingSet& ws) {
+  const auto table_begin = ws.table_begin();
+  std::vector<RecordId> ids;
+  std::vector<std::byte*> records;
+  for (const Load& load : ws.located.loads) {
+    const auto after = std::ranges::upper_bound(table_begin, static_cast<std::int64_t>(load.key));
+    ids.push_back({ws.keys()[load.key], static_cast<std::uint32_t>(after - table_begin.begin() - 1)});
+    records.push_back(reinterpret_cast<std::byte*>(ws.located.records[load.key]));
+  }
+  ws.located.reading->run(ids, records.data());
+  ws.located.reading.reset();
+}
+
+}  // namespace
+
+void RowGroup::fetch(WorkingSet& ws) {
+  if (ws.located.group != number_ || !ws.located.train) throw std::runtime_error("plan this working set first");
+  if (ws.located.fetched) return;
+  if (!ws.located.loads.empty()) {
+    try {
+      read_loads(ws);
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      return_loads(ws);
+      throw;
+    }
+  }
+  std::lock_guard lock(mutex_);
+  std::vector<Location> read;
+  for (const Load& load : ws.located.loads) {
+    if (Place::from_bits(ws.located.places[load.key]).is_in_ram()) read.push_back(load.location);
+  }
+  if (!read.empty()) log().release(read);
+  end_loading(ws);
+  ws.located.fetched = true;
+}
+
+void RowGroup::end_loading(WorkingSet& ws) {
+  ws.located.loads.clear();
+  ws.located.reading.reset();
+  std::erase(loading_, &ws);
+  loaded_.notify_all();
+}
+
+// Keeps garbage within its bound by moving rows in proportion to those appended since. Rows that are being loaded are
+// on disk as well, until they are read, and may move there.
+void RowGroup::compact() {
+  if (num_uncompacted_ == 0) return;
+  const std::size_t budget_bytes = 4 * std::exchange(num_uncompacted_, 0) * layout_.num_floats() * sizeof(float);
+  std::unordered_map<Location, Load*> loads;
+  for (WorkingSet* const ws : loading_) {
+    for (Load& load : ws->located.loads) loads[load.location] = &load;
+  }
+  log().compact(budget_bytes, [&](RecordId id, Location old, Location now) {
+    if (const auto found = loads.find(old); found != loads.end()) {
+      found->second->location = now;
+    } else {
+      *tables_[id.table].index.slot_of(id.key) = Place::on_disk(now).bits();
+    }
+  });
+}
+
+// The rows are on disk as before; frames that batches in flight share belong to nobody until those end.
+void RowGroup::return_loads(WorkingSet& ws) {
+  const auto table_begin = ws.table_begin();
+  for (const Load& load : ws.located.loads) {
+    const Place place = Place::from_bits(ws.located.places[load.key]);
+    if (!place.is_in_ram()) continue;
+    const auto after = std::ranges::upper_bound(table_begin, static_cast<std::int64_t>(load.key));
+    const auto native_table = static_cast<std::size_t>(after - table_begin.begin() - 1);
+    *tables_[native_table].index.slot_of(ws.keys()[load.key]) = Place::on_disk(load.location).bits();
+    ws.located.places[load.key] = Place::none().bits();
+    if (frames_.unpin(place.frame()) == 0) {
+      frames_.give(place.frame());
+    } else {
+      orphans_.insert(place.frame());
+    }
+  }
+  end_loading(ws);
+}
+
+void RowGroup::view(WorkingSet& ws) {
+  require_tables(ws);
+  if (ws.located.group == number_ && ws.located.train) discard(ws);
+  {
+    std::unique_lock lock(mutex_);
+    drain();
+    loaded_.wait(lock, [&] { return loading_.empty(); });
+    start(ws, false);
+    find_places(ws);
+    point_view(ws);
+    begin_reading(ws);
+  }
+  if (!ws.located.loads.empty()) read_loads(ws);
+  ws.located.loads.clear();
+  ws.located.fetched = true;
+  ws.located.group = number_;
+}
+
+// Where rows may leave RAM, now or soon, each is copied, because nothing pins it for a reader.
+void RowGroup::point_view(WorkingSet& ws) {
+  Located& located = ws.located;
+  const std::size_t num_floats = layout_.num_floats();
+  if (disk_) located.copies.resize(ws.num_unique() * num_floats);
+  parallel_ranges(ws.num_unique(), kBlock, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t u = begin; u < end; ++u) {
+      const Place place = Place::from_bits(located.places[u]);
+      if (place.is_none() || place.is_provisional()) {
+        located.kinds[u] = static_cast<std::uint8_t>(RecordKind::kAbsent);
+        located.records[u] = zeros_.data();
+      } else if (disk_) {
+        float* const copy = located.copies.data() + u * num_floats;
+        if (place.is_in_ram()) std::copy_n(frames_.record(place.frame()), num_floats, copy);
+        located.records[u] = copy;
+      }
+    }
+  });
+  for (std::uint32_t u = 0; u < ws.num_unique(); ++u) {
+    const Place place = Place::from_bits(located.places[u]);
+    if (place.is_on_disk()) located.loads.push_back({u, place.location()});
+  }
+}
+
+void RowGroup::locate(WorkingSet& ws, bool train) {
+  if (!train) return view(ws);
+  if (!plan(ws)) throw std::runtime_error("batches in flight hold the frames that this working set needs");
+  fetch(ws);
+}
+
+}  // namespace sfctr

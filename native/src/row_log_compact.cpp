@@ -1,0 +1,83 @@
+// Compaction: the records that live leave the segments with most garbage, one part of a segment after the other.
+#include <algorithm>
+#include <cstring>
+
+#include "row_log_fetch.h"
+#include "row_log_format.h"
+#include "row_log_segment.h"
+#include "sfctr/row_log.h"
+
+namespace sfctr {
+
+bool RowLog::has_excess() const {
+  return static_cast<double>(used_ - live_) > max_garbage_ * static_cast<double>(used_);
+}
+
+// Only segments that exceed the bound themselves are worth their copying. If all complete ones keep it, so do they
+// together, and the rest of the garbage is in segments that are not yet complete.
+LogSegment* RowLog::find_victim() const {
+  LogSegment* found = nullptr;
+  for (const auto& segment : segments_) {
+    if (!segment || !segment->complete.load(std::memory_order_acquire)) continue;
+    if (static_cast<double>(segment->garbage()) <= max_garbage_ * static_cast<double>(segment->used)) continue;
+    if (!found || segment->garbage() > found->garbage()) found = segment.get();
+  }
+  return found;
+}
+
+bool RowLog::compact(std::size_t budget_bytes, const Moved& moved) {
+  for (std::size_t read = 0; read < budget_bytes && has_excess();) {
+    if (!compacting_) {
+      const LogSegment* const victim = find_victim();
+      if (!victim) return false;
+      victim_ = victim->number;
+      cursor_ = 0;
+      compacting_ = true;
+    }
+    read += move_some(*segments_[victim_], budget_bytes - read, moved);
+  }
+  return has_excess() && (compacting_ || find_victim() != nullptr);
+}
+
+// Moves the live records of the next part of the victim, and drops it when that was the last. Gives the bytes read.
+std::size_t RowLog::move_some(LogSegment& victim, std::size_t budget_bytes, const Moved& moved) {
+  if (victim.live == 0) {
+    drop(victim);
+    return 0;
+  }
+  const std::size_t units = std::clamp<std::size_t>(budget_bytes / layout_->unit_bytes, 1, chunk_units_);
+  const std::uint32_t first_live = victim.next_live(cursor_);
+  const std::uint32_t begin = first_live / layout_->unit_records * layout_->unit_records;
+  const std::uint64_t end = begin + units * layout_->unit_records;
+  places_.clear();
+  for (std::uint32_t at = first_live; at < end; at = victim.next_live(at + 1)) places_.push_back(at);
+  const std::size_t num_bytes = read_chunk(victim, begin);
+  const auto record_at = [&](std::uint32_t at) { return chunk_.data() + layout_->offset(at) - layout_->offset(begin); };
+
+  targets_.resize(places_.size());
+  place(places_.size(), targets_.data(),
+        [&](std::size_t i, std::byte* to) { std::memcpy(to, record_at(places_[i]), layout_->stride); });
+  moved_ += places_.size();
+  cursor_ = places_.back() + 1;
+  const Location base = layout_->location(victim.number, 0);
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    kill(victim, places_[i]);  // the last may end the victim
+    moved(id_of(record_at(places_[i])), base + places_[i], targets_[i]);
+  }
+  return num_bytes;
+}
+
+// Reads the unit that starts at `begin` and those after it that places_ lie in. Throws what File::read does, and
+// ChecksumError if one of places_ is damaged.
+std::size_t RowLog::read_chunk(const LogSegment& victim, std::uint32_t begin) {
+  const std::size_t num_bytes = layout_->bytes_of(places_.back() + 1) - layout_->offset(begin);
+  victim.file.read({chunk_.data(), num_bytes}, layout_->file_offset(begin));
+  read_counts_->bytes.fetch_add(num_bytes, std::memory_order_relaxed);
+  for (const std::uint32_t at : places_) {
+    if (is_intact(chunk_.data() + layout_->offset(at) - layout_->offset(begin), *layout_)) continue;
+    throw ChecksumError("the checksum of the record does not match", victim.file.path(), layout_->file_offset(at));
+  }
+  return num_bytes;
+}
+
+}  // namespace sfctr

@@ -1,0 +1,182 @@
+"""The threads of look-ahead: one reads batches and finds their unique keys, one plans and fetches, in order.
+
+            reader                    planner                     consumer
+  batches ────────▶ known (announced) ────────▶ ready (in place) ────────▶ in training
+
+At most `window` batches are in the pipeline, read but not yet handed out. The planner waits where batches that are
+ready or in training hold the room it needs, and goes on when one of them ends: so the window shrinks by itself to what
+RAM can hold. Whatever either thread raises reaches the consumer in its place in the order. close() ends both threads and
+discards, oldest first, every batch that was not handed out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from sfctr import _native
+from sfctr.spec.batch import Batch
+from sfctr.store import Store
+from sfctr.telemetry import notice, span
+
+Prepared = tuple[Batch, tuple[_native.WorkingSet, ...]]
+
+
+class Pipeline:
+    """Prepared batches of one pass. `next()` gives them in order; with window 0 it does the work itself."""
+
+    def __init__(
+        self,
+        batches: Iterator[Batch],
+        unique: Callable[[Batch], tuple[_native.WorkingSet, ...]],
+        store: Store,
+        window: int,
+    ) -> None:
+        self._batches, self._unique, self._store, self._window = batches, unique, store, window
+        self._changed = threading.Condition()  # guards all that follows
+        self._known: deque[Prepared] = deque()
+        self._ready: deque[Prepared] = deque()
+        self._planning: Prepared | None = None
+        self._num_ended = 0
+        self._stop = self._read_all = self._planned_all = False
+        self._error: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+        if window > 0:
+            for name, work in (("reader", self._read), ("planner", self._plan)):
+                thread = threading.Thread(target=work, name=f"sfctr-lookahead-{name}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def next(self) -> Prepared | None:
+        """The next batch, its rows in place; None at the end."""
+        if self._window == 0:
+            return self._next_now()
+        with span("wait"), self._changed:
+            self._changed.wait_for(lambda: self._ready or self._planned_all)
+            if self._ready:
+                prepared = self._ready.popleft()
+                self._changed.notify_all()
+                return prepared
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def ended(self) -> None:
+        """A batch that was handed out has ended: there may be room for one that waits."""
+        with self._changed:
+            self._num_ended += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        waiting = [*self._ready, *([self._planning] if self._planning else []), *self._known]
+        for _, working_sets in waiting:
+            self._store.discard(working_sets)
+        self._ready.clear()
+        self._known.clear()
+        self._planning = None
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
+    def _next_batch(self) -> Prepared | None:
+        with span("read"):
+            batch = next(self._batches, None)
+        if batch is None:
+            return None
+        with span("unique"):
+            return batch, self._unique(batch)
+
+    def _next_now(self) -> Prepared | None:
+        prepared = self._next_batch()
+        if prepared is None:
+            return None
+        with span("plan"):
+            for number in range(len(prepared[1])):
+                planned = self._store.plan(prepared[1], number)
+                assert planned, "no batch is in flight, so nothing can hold the room"
+        with span("fetch"):
+            self._store.fetch(prepared[1])
+        return prepared
+
+    # ------------------------------------------------------------------------------------------------ reader's thread
+
+    def _read(self) -> None:
+        try:
+            while self._has_place() and (prepared := self._next_batch()) is not None:
+                with self._changed:
+                    if self._stop:
+                        break
+                    self._store.announce(prepared[1])
+                    self._known.append(prepared)
+                    self._changed.notify_all()
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._changed:
+                self._read_all = True
+                self._changed.notify_all()
+
+    def _has_place(self) -> bool:
+        """Wait until the pipeline has a place for one more batch; False when it is to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop or self._num_inside() < self._window)
+            return not self._stop
+
+    def _num_inside(self) -> int:
+        return len(self._known) + (self._planning is not None) + len(self._ready)
+
+    # ----------------------------------------------------------------------------------------------- planner's thread
+
+    def _plan(self) -> None:
+        try:
+            while self._take_known():
+                assert self._planning is not None
+                if not self._place(self._planning[1]):
+                    return
+                with span("fetch"):
+                    self._store.fetch(self._planning[1])
+                with self._changed:
+                    self._ready.append(self._planning)
+                    self._planning = None
+                    self._changed.notify_all()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._stop = True
+        finally:
+            with self._changed:
+                self._planned_all = True
+                self._changed.notify_all()
+
+    def _take_known(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop or self._known or self._read_all)
+            if self._stop or not self._known:
+                return False
+            self._planning = self._known.popleft()
+            return True
+
+    def _place(self, working_sets: tuple[_native.WorkingSet, ...]) -> bool:
+        """Plan every group, waiting for batches to end where they hold the room; False when told to stop."""
+        for number in range(len(working_sets)):
+            while True:
+                with self._changed:
+                    seen = self._num_ended
+                with span("plan"):
+                    if self._store.plan(working_sets, number):
+                        break
+                notice(
+                    f"the rows of {self._window + 1} batches do not fit into tiers.ram: fewer are prepared ahead where"
+                    " they do not (train.window; no number changes)"
+                )
+                with self._changed:
+                    self._changed.wait_for(lambda seen=seen: self._stop or self._num_ended != seen)  # type: ignore[misc]
+                    if self._stop:
+                        return False
+        return True

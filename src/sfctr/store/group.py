@@ -1,0 +1,132 @@
+"""A group: the rows of the tables that one native call serves, and the steps of a batch through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sfctr import _native
+from sfctr.spec.batch import F32, U64, Bools
+from sfctr.spec.errors import SchemaError
+
+from .elements import narrow, widen
+from .groups import GroupPlan, initial_accumulator
+from .rules import hyper_parameters, with_lr
+from .seeds import table_init
+
+INDEX_BYTES = 24
+"""What a key counts as taking in the index, beside its record."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowBlock:
+    """Some rows of one table.
+
+    keys uint64 [n]; nulls bool [n], True for the row of a missing value; vectors float32 [n, dim], exactly what is held
+    whatever the table's dtype; linear float32 [n] or None; state float32 [n, S], the optimizer state as
+    docs/optimizers.md lays it out (a dense table has S = 0).
+    """
+
+    keys: U64
+    nulls: Bools
+    vectors: F32
+    linear: F32 | None
+    state: F32
+
+
+class Group:
+    """The rows of the tables of one plan. `budget` of RAM is shared with the other groups of a store."""
+
+    def __init__(self, plan: GroupPlan, seed: int, budget: _native.Budget, *, disk: str | None, policy: str) -> None:
+        self.plan = plan
+        self.tables = {table.name: place for place, table in enumerate(plan.tables)}
+        self.native = _native.RowGroup(
+            plan.dim,
+            plan.linear_rule is not None,
+            plan.vector_rule,
+            plan.linear_rule,
+            [table_init(table, seed) for table in plan.tables],
+            budget=budget,
+            disk=disk,
+            policy=policy,
+            dtype=plan.dtype,
+            staging_bytes=staging_bytes(budget.limit),
+        )
+        vector = [table.optimizer for table in plan.tables]
+        linear = [table.linear for table in plan.tables if table.linear is not None]
+        self._hyper = hyper_parameters(vector)
+        self._linear_hyper = hyper_parameters(linear)
+
+    def update(self, working_set: _native.WorkingSet, step: int, *, lr_factor: float, scale: float) -> None:
+        """One optimizer step on the rows that backward reached; `step` counts committed steps from 1."""
+        linear = with_lr(self._linear_hyper, lr_factor) if self._linear_hyper.size else None
+        self.native.update(working_set, step, scale, with_lr(self._hyper, lr_factor), linear)
+
+    def num_rows(self, place: int) -> int:
+        """Rows of the table in this place, that of a missing value included."""
+        return self.native.num_rows(2 * place) + self.native.num_rows(2 * place + 1)
+
+    def blocks(self, place: int, size: int) -> Iterator[RowBlock]:
+        """All rows of the table in this place, in the order of their keys' hashes, `size` at a time."""
+        for space in (2 * place, 2 * place + 1):
+            start: int | None = 0
+            while start is not None:
+                keys, records, start = self.native.export_rows(space, start, size)
+                if keys.size > 0:
+                    yield self._split(keys, records, is_null=space % 2 == 1)
+
+    def _split(self, keys: U64, records: F32, *, is_null: bool) -> RowBlock:
+        words, has_linear = self.native.layout()["vector"][1], self.plan.linear_rule is not None
+        return RowBlock(
+            keys=keys,
+            nulls=np.full(keys.size, is_null),
+            vectors=widen(records[:, :words], self.plan.dim, self.plan.dtype),
+            linear=records[:, words] if has_linear else None,
+            state=records[:, words + has_linear :],
+        )
+
+    def load(self, place: int, block: RowBlock) -> None:
+        """Insert or overwrite rows of the table in this place, with their state."""
+        layout = {part: length for part, (_, length) in self.native.layout().items()}
+        given = (block.vectors.shape[1], int(block.linear is not None), block.state.shape[1])
+        needed = (self.plan.dim, layout["linear"], layout["vector_state"] + layout["linear_state"])
+        if given != needed:
+            raise SchemaError(
+                f"table '{self.plan.tables[place].name}': rows with {given[0]} + {given[1]} weights and {given[2]}"
+                f" floats of state were given and {needed[0]} + {needed[1]} weights and {needed[2]} are needed; dim,"
+                " optimizer and linear must be as they were when the rows were written"
+            )
+        parts = [narrow(block.vectors, self.plan.dtype), block.state]
+        if block.linear is not None:
+            parts.insert(1, block.linear[:, None])
+        records = np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
+        for is_null in (False, True):
+            chosen = block.nulls == is_null
+            if chosen.any():
+                self.native.import_rows(2 * place + is_null, block.keys[chosen], records[chosen])
+
+    def begin_from(self, place: int, keys: U64, vectors: F32) -> None:
+        """Begin rows from given vectors [n, dim], with fresh state and first-order weights of zero."""
+        table = self.plan.tables[place]
+        if vectors.shape != (keys.size, self.plan.dim):
+            raise SchemaError(
+                f"table '{table.name}' has dim {self.plan.dim} and the given vectors have shape {tuple(vectors.shape)}"
+                f" for {keys.size} keys"
+            )
+        records = np.zeros((keys.size, self.native.record_floats), dtype=np.float32)
+        records[:, : self.native.layout()["vector"][1]] = narrow(vectors, self.plan.dtype)
+        for part, optimizer in (("vector_state", table.optimizer), ("linear_state", table.linear)):
+            begin, length = self.native.layout()[part]
+            records[:, begin : begin + length] = initial_accumulator(optimizer)
+        self.native.import_rows(2 * place, keys, records)
+
+    def counters(self) -> Mapping[str, int]:
+        """What has moved since the store was made; see the native core's GroupCounters."""
+        return self.native.counters()
+
+
+def staging_bytes(ram_bytes: int) -> int:
+    """Buffers of the disk, as a share of the RAM that rows may take: a sixty-fourth, between 64 KiB and 8 MiB."""
+    return min(8 << 20, max(64 << 10, ram_bytes >> 6))

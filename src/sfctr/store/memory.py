@@ -1,0 +1,70 @@
+"""How much memory this process may still take: what the machine has free, or less where a limit says so."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes: the least of the machine's available memory, what the control groups leave, and the process's own limits.
+
+    Page cache counts as available. Limits that cannot be read are none.
+    """
+    return max(0, min([_machine(proc), *_groups(proc, cgroups), *_process(proc)]))
+
+
+def _machine(proc: Path) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def _groups(proc: Path, cgroups: Path) -> Iterator[int]:
+    """What each control group that the process is in leaves (version 2; version 1's memory controller)."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root = cgroups if controllers == "" else cgroups / "memory"
+        names = ("memory.max", "memory.current") if controllers == "" else _VERSION_1
+        directory = root / path.lstrip("/")
+        for each in (directory, *directory.parents):
+            yield from _left(each, *names)
+            if each == root:
+                break
+
+
+_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def _left(directory: Path, limit: str, used: str) -> Iterator[int]:
+    try:
+        bound = int((directory / limit).read_text())
+        yield bound - int((directory / used).read_text()) + _cached(directory / "memory.stat")
+    except (OSError, ValueError):  # not there, or "max"
+        return
+
+
+def _cached(stat: Path) -> int:
+    """Pages of files that the group would give up before it runs out."""
+    found = dict(line.split() for line in stat.read_text().splitlines())
+    return int(found.get("inactive_file", 0)) + int(found.get("active_file", 0))
+
+
+def _process(proc: Path) -> Iterator[int]:
+    """What the limits on address space and on data leave."""
+    try:
+        size = int((proc / "self" / "statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            yield soft - size

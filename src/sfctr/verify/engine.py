@@ -1,0 +1,232 @@
+"""Trains a run's first steps in every form that must come to the same, and says of each whether it does.
+
+First the plain form twice: where a run is not repeatable in itself, nothing more can be told. Then every variant
+against it, bit for bit. Last the plain form against plain torch, within ten times the drift of one unit in the last
+place. Where something differs, the steps are taken again, fewer each time, until the first step at odds is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sfctr.spec.errors import CapacityError, ConfigError
+from sfctr.spec.runfile import RunFile
+
+from .compare import DRIFTS, Rule, SameBits, WithinDrift, first_step_at_odds
+from .difference import Difference, any_difference, last_difference
+from .outcome import Outcome
+from .variants import Footprint, Variant, loop_variants, plain, tier_variants, with_train
+from .workbench import Makers, Workbench
+
+STEPS = 20
+DRAWS = (1, 2, 3)
+"""Nudges of which the largest drift counts: with one alone, more is left to chance."""
+
+Pair = tuple[Outcome, Outcome, Rule]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What became of one form of the run: how much was compared, how, and the first difference if there is one.
+
+    remedy: what to do about a difference that is none of sfctr's.
+    """
+
+    variant: str
+    steps: int
+    predictions: int
+    rows: int
+    result: str
+    difference: Difference | None = None
+    remedy: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.difference is None
+
+
+def verify_run(
+    run: RunFile,
+    *,
+    steps: int = STEPS,
+    quick: bool = False,
+    data: Any = None,
+    valid: Any = None,
+    makers: Makers = Makers(),  # noqa: B008  frozen
+    begins: Callable[[str], None] = lambda variant: None,
+) -> Generator[Finding, None, None]:
+    """A finding for each form of the run, as it is made; `begins` is told of each form beforehand.
+
+    steps: how many to train; fewer where the run is shorter. quick: only the most telling forms. data, valid: frames
+    instead of run.data's files. Raises what training raises.
+    """
+    if steps < 1:
+        raise ConfigError(f"--steps is {steps} and must be at least 1")
+    with Workbench(run, makers, data=data, valid=valid) as bench:
+        yield from _Judge(bench, steps, begins).findings(quick=quick, has_tiers=makers.has_tiers)
+
+
+class _Judge:
+    def __init__(self, bench: Workbench, steps: int, begins: Callable[[str], None]) -> None:
+        self.bench, self.steps, self.begins = bench, steps, begins
+        self.form = plain(bench.run)
+
+    def findings(self, *, quick: bool, has_tiers: bool) -> Iterator[Finding]:
+        self.begins("plain")
+        self.plain = self.bench.train(self.form, self.steps)
+        finding = self.repeated()
+        yield finding
+        if not finding.holds:
+            return
+        touched = Footprint.of(self.plain)
+        variants = loop_variants(self.bench.run) + (tier_variants(self.bench.run, touched) if has_tiers else ())
+        for variant in variants:
+            if variant.quick or not quick:
+                yield self.against_plain(variant)
+        yield from self.against_torch(quick=quick)
+
+    def repeated(self) -> Finding:
+        """The plain form once more: where it differs from itself, why that may be."""
+        self.begins("plain, again")
+        again = self.bench.train(self.form, self.steps)
+        found = any_difference(again, self.plain, SameBits(), self.bench.run)
+        if found is None:
+            return self._finding("plain, again", again, "same bits")
+        return self._finding("plain, again", again, "not repeatable", found, self._why())
+
+    def _why(self) -> str:
+        """The likely cause of numbers that do not come again, and what to do."""
+        if (self.bench.run.train.torch_threads or 1) > 1:
+            self.begins("plain, twice with one thread of torch")
+            one, two = (self.bench.train(with_train(self.form, torch_threads=1), self.steps) for _ in range(2))
+            if first_step_at_odds(one, two, SameBits()) is None:
+                return (
+                    "with train.torch_threads = 1 they are: some operation of the model adds in the order in which"
+                    " torch's threads finish (index_put_ with accumulate and the backward of x[:, i, j] do);"
+                    " use index_select or index_add_ for it, or set train.torch_threads = 1"
+                )
+        return (
+            "something in the model does not follow from its inputs and train.seed: numbers drawn from elsewhere than"
+            " torch's own generator (Python's random, NumPy), state kept from run to run, or an operation without a"
+            " fixed order; find it by training with parts of the model left out"
+        )
+
+    def against_plain(self, variant: Variant) -> Finding:
+        """A form against the plain one, bit for bit."""
+        self.begins(variant.name)
+        form, rule = variant.of(self.bench.run), SameBits()
+        try:
+            found = self.bench.train(form, self.steps)
+        except CapacityError as error:
+            return self._not_run(variant.name, error)
+        step = first_step_at_odds(found, self.plain, rule)
+        if step is None:
+            return self._finding(variant.name, found, "same bits")
+
+        def pair(steps: int) -> Pair:
+            return self.bench.train(form, steps), self.bench.train(self.form, steps), rule
+
+        return self._finding(variant.name, found, "differs", self._earliest(pair, step, (found, self.plain, rule)))
+
+    def against_torch(self, *, quick: bool) -> Iterator[Finding]:
+        """The plain form against plain torch: all steps from one start, and each step from where the last one ended.
+
+        Only the second can judge: where an activation tips over its kink, all steps together lie as far apart as they
+        like. It is left out where time is short and the first finds nothing.
+        """
+        whole = self._whole()
+        if quick and whole.holds:
+            yield whole
+            return
+        stepwise = self._stepwise()
+        if not whole.holds and stepwise.holds:
+            whole = replace(whole, difference=None, result="apart by rounding alone, see below")
+        elif not whole.holds:
+            whole = replace(whole, difference=stepwise.difference)
+        yield whole
+        yield stepwise
+
+    def _whole(self) -> Finding:
+        self.begins("plain torch")
+        batches = self.bench.first_batches(self.steps)
+        expected = self.bench.reference(batches)
+        rule = WithinDrift(expected, (self.bench.reference(batches, nudge=draw) for draw in DRAWS))
+        found = any_difference(self.plain, expected, rule, self.bench.run)
+        if found is not None:
+            return self._finding("plain torch", self.plain, "differs", found)
+        return self._finding("plain torch", self.plain, _drifts(rule.largest(self.plain, expected)))
+
+    def _stepwise(self) -> Finding:
+        name = "plain torch, step by step"
+        self.begins(name)
+        steps = _EachStep(self.bench)
+        found = self.bench.train(self.form, self.steps, steps.take)
+        result = _drifts(steps.largest) if steps.difference is None else "differs"
+        return self._finding(name, found, result, steps.difference)
+
+    def _earliest(self, pair: Callable[[int], Pair], at_most: int, whole: Pair) -> Difference:
+        """The difference in the first step at odds, which is at most `at_most`, by halves."""
+        self.begins("the first step at odds")
+        agrees, differs = 0, at_most
+        while differs - agrees > 1:
+            middle = (agrees + differs) // 2
+            found, expected, rule = pair(middle)
+            if first_step_at_odds(found, expected, rule) is None:
+                agrees = middle
+            else:
+                differs = middle
+        named = last_difference(*pair(differs), self.bench.run)
+        return named or _fleeting(whole, self.bench.run)
+
+    def _finding(
+        self, variant: str, found: Outcome, result: str, difference: Difference | None = None, remedy: str = ""
+    ) -> Finding:
+        return Finding(
+            variant=variant,
+            steps=found.steps,
+            predictions=found.num_predictions,
+            rows=found.num_rows,
+            result=result,
+            difference=difference,
+            remedy=remedy,
+        )
+
+    def _not_run(self, variant: str, error: CapacityError) -> Finding:
+        refused = Difference(step=0, field="capacity", what=str(error))
+        return Finding(variant=variant, steps=0, predictions=0, rows=0, result="not run", difference=refused)
+
+
+class _EachStep:
+    """Takes what a run came to after each step, and has plain torch take that step from where the one before ended."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self.bench = bench
+        self.before: Outcome | None = None
+        self.difference: Difference | None = None
+        self.largest = 0.0
+
+    def take(self, found: Outcome) -> None:
+        """Note the first difference; after that nothing."""
+        if self.difference is None:
+            batches = [found.batch]
+            expected = self.bench.reference(batches, start=self.before)
+            nudged = (self.bench.reference(batches, start=self.before, nudge=draw) for draw in DRAWS)
+            rule = WithinDrift(expected, nudged)
+            self.difference = last_difference(found, expected, rule, self.bench.run)
+            if self.difference is None:
+                self.largest = max(self.largest, rule.largest(found, expected))
+        self.before = found
+
+
+def _drifts(number: float) -> str:
+    return f"within {number:.1f} of {DRIFTS:.0f} drifts"
+
+
+def _fleeting(whole: Pair, run: RunFile) -> Difference:
+    """A difference that the whole run had and that did not come again."""
+    found = any_difference(*whole, run)
+    assert found is not None
+    what = f"{found.what}; it did not come again when these steps were repeated, so it depends on timing"
+    return Difference(step=found.step, field=found.field, what=what, table=found.table, key=found.key)

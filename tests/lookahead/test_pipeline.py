@@ -1,0 +1,189 @@
+"""The threads of look-ahead: what they give out, and that they end and leave nothing pinned whatever happens."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sfctr
+
+pytestmark = pytest.mark.timeout(60)
+KEYS = 64
+
+
+def schema() -> sfctr.Schema:
+    return sfctr.Schema(label="y", features=[sfctr.Categorical("item")])
+
+
+def store_with(tmp_path: Path, *, rows: int | None, policy: str = "lru", keys: int = KEYS) -> sfctr.Store:
+    """Rows of one float that begin at 1 and halve at every step; RAM for an index of `keys` and so many rows."""
+    table = sfctr.Table("item", dim=1, init=sfctr.Uniform(1.0, 1.0), optimizer=sfctr.SGD(lr=0.5))
+    ram = None if rows is None else 24 * keys + 24 * rows
+    return sfctr.Store([table], tiers=sfctr.Tiers(ram=ram, policy=policy), directory=tmp_path)  # type: ignore[arg-type]
+
+
+def stream(batch, one, number: int = 30) -> list[object]:
+    """Batches of eight keys; every one shares keys with the ones around it."""
+    random = np.random.default_rng(1)
+    return [batch({"item": one(random.choice(KEYS, 8, replace=False).tolist())}, 8) for _ in range(number)]
+
+
+def step(ready) -> None:
+    (0.5 * ready.features()["item"].square().sum()).backward()
+    ready.step(None)
+
+
+def expected(batches) -> dict[int, float]:
+    rows: dict[int, float] = {}
+    for each in batches:
+        for key in each.keys["item"].keys.tolist():
+            rows[key] = rows.get(key, 1.0) / 2
+    return rows
+
+
+def rows_of(store: sfctr.Store) -> dict[int, float]:
+    return {int(k): float(v[0]) for b in store.rows("item") for k, v in zip(b.keys, b.vectors, strict=True)}
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("sfctr")] == []
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+@pytest.mark.parametrize("window", [0, 1, 3, 40])
+@pytest.mark.parametrize("rows", [1, 7, 8, 20, None])
+def test_any_window_over_any_ram_gives_the_rows_of_none(tmp_path, batch, one, rows, window, policy) -> None:
+    batches = stream(batch, one)
+    with store_with(tmp_path, rows=rows, policy=policy) as store:
+        for ready in sfctr.Lookahead(batches, store, schema=schema(), window=window):
+            step(ready)
+        assert rows_of(store) == expected(batches)
+        assert store.groups[0].native.num_in_flight == 0
+        counts = store.counters()
+        assert (counts["requested"], counts["unique"]) == (240, 240)
+        if rows is None:
+            assert (counts["fetched"], counts["evicted"], counts["scratch"]) == (0, 0, 0)
+        else:
+            assert counts["evicted"] + counts["scratch"] > 0
+
+
+def test_a_window_that_does_not_fit_shrinks_and_says_so_once(tmp_path, batch, one, caplog) -> None:
+    with store_with(tmp_path, rows=20) as store:
+        for ready in sfctr.Lookahead(stream(batch, one), store, schema=schema(), window=10):
+            step(ready)
+        said = [r.getMessage() for r in caplog.records if "train.window" in r.getMessage()]
+        assert len(said) == 1 and "the rows of 11 batches do not fit into tiers.ram" in said[0]
+        assert store.counters()["waits"] > 0 and store.counters()["scratch"] == 0
+
+
+def test_a_batch_larger_than_ram_goes_through_the_scratch(tmp_path, batch, one) -> None:
+    batches = [batch({"item": one(list(range(KEYS)))}, KEYS), *stream(batch, one)]
+    with store_with(tmp_path, rows=3) as store:
+        for ready in sfctr.Lookahead(batches, store, schema=schema(), window=2):
+            step(ready)
+        assert store.counters()["scratch"] > 0
+        assert rows_of(store) == expected(batches)
+
+
+@pytest.mark.parametrize("rows", [9, None])
+@pytest.mark.parametrize("window", [0, 1, 8])
+def test_an_error_while_reading_comes_after_the_batches_before_it(tmp_path, batch, one, window, rows) -> None:
+    batches = stream(batch, one, 5)
+
+    def broken():
+        yield from batches
+        raise sfctr.DataError("the file ends in the middle of a row")
+
+    with store_with(tmp_path, rows=rows) as store:
+        with pytest.raises(sfctr.DataError, match="ends in the middle"):
+            for ready in sfctr.Lookahead(broken(), store, schema=schema(), window=window):
+                step(ready)
+        assert store.steps == 5 and rows_of(store) == expected(batches)
+        assert store.groups[0].native.num_in_flight == 0
+
+
+@pytest.mark.parametrize("rows", [9, 30, None])
+@pytest.mark.parametrize("window", [1, 8])
+def test_an_interrupt_ends_the_threads_and_discards_what_was_ahead(tmp_path, batch, one, window, rows) -> None:
+    batches = stream(batch, one)
+    with store_with(tmp_path, rows=rows) as store:
+        with pytest.raises(KeyboardInterrupt):
+            for number, ready in enumerate(sfctr.Lookahead(batches, store, schema=schema(), window=window)):
+                if number == 3:
+                    raise KeyboardInterrupt
+                step(ready)
+        gc.collect()
+        assert store.groups[0].native.num_in_flight == 0
+        assert rows_of(store) == expected(batches[:3])
+        for ready in sfctr.Lookahead(batches[3:], store, schema=schema(), window=window):
+            step(ready)
+        assert rows_of(store) == expected(batches)
+
+
+@pytest.mark.parametrize("rows", [9, None])
+def test_a_ready_that_is_never_finished_holds_no_row_for_good(tmp_path, batch, one, rows) -> None:
+    batches = stream(batch, one)
+    with store_with(tmp_path, rows=rows) as store:
+        steps = iter(sfctr.Lookahead(batches, store, schema=schema(), window=2))
+        ready = next(steps)
+        ready.features()
+        steps.close()
+        del steps
+        assert not ready.is_open
+        with pytest.raises(RuntimeError, match="stepped or discarded already"):
+            ready.step(None)
+        assert store.groups[0].native.num_in_flight == 0 and rows_of(store) == {}
+
+
+@pytest.mark.parametrize("rows", [5, 9, None])
+@pytest.mark.parametrize("window", [0, 3])
+def test_evaluation_in_mid_epoch_reads_what_is_trained_and_moves_nothing(tmp_path, batch, one, window, rows) -> None:
+    batches = stream(batch, one)
+    everything = batch({"item": one(list(range(KEYS)))}, KEYS)
+    with store_with(tmp_path, rows=rows) as store:
+        view = sfctr.ReadView(store, schema())
+        for number, ready in enumerate(sfctr.Lookahead(batches, store, schema=schema(), window=window)):
+            step(ready)
+            trained = expected(batches[: number + 1])
+            view.reset()
+            seen = view.features(everything)["item"][:, 0].tolist()
+            assert seen == [trained.get(key, 0.0) for key in range(KEYS)]
+            assert view.unseen == {"item": (KEYS - len(trained), KEYS)}
+        assert rows_of(store) == expected(batches)
+
+
+@pytest.mark.parametrize("rows", [5, 9, None])
+@pytest.mark.parametrize("window", [0, 3])
+def test_a_discarded_step_is_as_if_its_batch_had_not_been(tmp_path, batch, one, window, rows) -> None:
+    batches = stream(batch, one)
+    with store_with(tmp_path, rows=rows) as store:
+        for number, ready in enumerate(sfctr.Lookahead(batches, store, schema=schema(), window=window)):
+            if number % 3 == 1:
+                with ready:
+                    ready.features()["item"].sum().backward()
+                continue
+            step(ready)
+        assert rows_of(store) == expected([b for i, b in enumerate(batches) if i % 3 != 1])
+
+
+def test_a_disk_that_refuses_comes_out_in_its_place_and_loses_nothing(tmp_path, batch, one) -> None:
+    batches = stream(batch, one)
+    (tmp_path / "file").write_text("")
+    table = sfctr.Table("item", dim=1, init=sfctr.Uniform(1.0, 1.0), optimizer=sfctr.SGD(lr=0.5))
+    tiers = sfctr.Tiers(ram=24 * KEYS + 24 * 20, disk=str(tmp_path / "file"))
+    with sfctr.Store([table], tiers=tiers) as store:
+        done = 0
+        with pytest.raises(sfctr.DiskError):
+            for ready in sfctr.Lookahead(batches, store, schema=schema(), window=3):
+                step(ready)
+                done += 1
+        assert 0 < done < len(batches) and rows_of(store) == expected(batches[:done])
+        assert store.groups[0].native.num_in_flight == 0

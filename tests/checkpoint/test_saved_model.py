@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import sfctr
 from sfctr.checkpoint import open_model, save_model
@@ -139,15 +140,22 @@ def test_tied_weights_are_saved(tmp_path):
     open_model(tmp_path / "best").load_model(model)
 
 
-def test_a_full_disk_is_a_named_error_and_keeps_the_model_before(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("writer", "error"),
+    [
+        ("_write_rows", OSError(28, "No space left on device")),
+        ("save_file", SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")),
+    ],
+)
+def test_a_full_disk_is_a_named_error_and_keeps_the_model_before(tmp_path, monkeypatch, writer, error):
     with trained_store() as store:
         save(tmp_path / "best", store)
 
         def full(*args: object, **kwargs: object) -> None:
-            raise OSError(28, "No space left on device")
+            raise error
 
-        monkeypatch.setattr("sfctr.checkpoint.saved_model._write_rows", full)
-        with pytest.raises(CheckpointError, match=r"No space left on device\); what was saved before is intact"):
+        monkeypatch.setattr(f"sfctr.checkpoint.saved_model.{writer}", full)
+        with pytest.raises(CheckpointError, match=r"No space left on device.*\); what was saved before is intact"):
             save(tmp_path / "best", store)
     assert open_model(tmp_path / "best").steps == 3
     assert [path.name for path in tmp_path.iterdir()] == ["best"]

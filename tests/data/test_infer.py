@@ -328,6 +328,24 @@ def test_a_file_without_features_is_refused_with_the_reasons(tmp_path: Path) -> 
         infer_run_file([parquet(tmp_path, {"y": [0, 1] * 100, "v": [1] * 200})], label="y")
 
 
+def test_columns_without_a_name_are_left_out_as_the_index_that_pandas_writes(tmp_path: Path) -> None:
+    lines = [f"{i},{i % 2},{i % 7}," for i in range(200)]
+    (tmp_path / "x.csv").write_text("\n".join([",y,user,", *lines]))
+    run, comments = infer_run_file([str(tmp_path / "x.csv")], label="y")
+    assert [f.name for f in run.schema.features] == ["user"]
+    assert comments["schema.features"].splitlines() == [
+        "Left out:",
+        *["  a column without a name: name it to use it"] * 2,
+    ]
+    trained_rows(run)
+
+
+def test_a_file_with_another_separator_is_refused_with_the_option(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("y;user\n" + "0;1\n1;2\n" * 50)
+    with pytest.raises(DataError, match=r"column 'y': there is no such column.*name the character .*: --separator"):
+        infer_run_file([str(tmp_path / "x.csv")], label="y")
+
+
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"x.parquet: there are no rows"):
         infer_run_file([parquet(tmp_path, {"y": pa.array([], pa.int8()), "v": pa.array([], pa.int8())})], label="y")

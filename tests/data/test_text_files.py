@@ -59,8 +59,26 @@ def test_csv_forms_are_read_as_what_they_mean(content, a, b, text_file):
     assert strings(text_file(content)) == [a, b]
 
 
+def test_quotes_inside_of_plain_values_are_values(text_file):
+    assert strings(text_file('a,b\n5" pipe,6"\nx,y"')) == [['5" pipe', "x"], ['6"', 'y"']]
+
+
+def test_a_quote_that_is_never_closed_is_found_in_any_block_and_column_of_interest(text_file, monkeypatch):
+    lines = [f"{i},{i}" for i in range(60)]
+    lines[40] = '40,"40'
+    for block in (64, 100, 1 << 20):
+        monkeypatch.setattr(text_module, "_BLOCK_BYTES", block)
+        for columns in "a", "b":
+            with pytest.raises(DataError, match="row 41: a quote is opened in the last column and never closed"):
+                strings(text_file("\n".join(["a,b", *lines])), columns)
+    with pytest.raises(DataError, match="row 2: a quote is opened"):
+        strings(text_file('a\n1\n"2\n3\n'), "a")
+
+
 def test_a_file_of_one_column_keeps_its_blank_lines_as_missing_values(text_file):
-    assert strings(text_file("a\n1\n\n2\n"), "a") == [["1", None, "2"]]
+    for end in ("2", "2\n", "2\r\n"):
+        assert strings(text_file(f"a\n1\n\n{end}"), "a") == [["1", None, "2"]]
+    assert strings(text_file("a\n1\n\n"), "a") == [["1", None]]
 
 
 def test_null_markers_are_missing_values(text_file):
@@ -126,6 +144,9 @@ BAD = [
     (b"a,b\n1,2\n3\n", "row 2: the row has 1 values and the file 2 columns; quote values that hold the separator"),
     (b'a,b\n"1\n1",2\n\n3,4,5\n', "row 2: the row has 3 values and the file 2 columns"),
     (b'a,b\n1,2\n"3,4\n5,6\n', "row 2: the row has 1 values and the file 2 columns"),
+    (b'a,b\n1,2\n3,"4\n5,6\n', "row 2: a quote is opened in the last column and never closed; close it"),
+    (b'a,b\n1,2\n3,"4""', "row 2: a quote is opened in the last column and never closed"),
+    (b'a,b\n"', "row 1: the row has 1 values and the file 2 columns"),
     (b"a,b,a\n1,2,3\n", "column 'a': two columns have this name"),
     (b"a,b\n1,\xff\n", "row 1, column 'b': .* is not valid UTF-8; write the file in UTF-8"),
     (b"a\xff,b\n1,2\n", "the header is not valid UTF-8"),

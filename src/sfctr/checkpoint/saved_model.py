@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -60,10 +61,11 @@ def save_model(
         _write(beside, run, store, model, strings or {})
         _write_manifest(beside, facts, store)
         _swap(beside, directory)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
+        why = getattr(error, "strerror", None) or error
         raise CheckpointError(
-            f"{directory}: the model could not be saved ({error.strerror or error}); what was saved before is intact,"
+            f"{directory}: the model could not be saved ({why}); what was saved before is intact,"
             " free space there or choose another run directory"
         ) from error
 

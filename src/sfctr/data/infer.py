@@ -89,11 +89,12 @@ def _check_columns(sample: Sample, names: Iterable[str], option: str) -> None:
     for name in names:
         if name not in sample.columns:
             there = ", ".join(sample.columns[:20]) + (", ..." if len(sample.columns) > 20 else "")
+            hint = "" if len(sample.columns) > 1 else " (or name the character that separates columns: --separator)"
             raise DataError(
                 f"there is no such column{nearest(name, sample.columns)}",
                 file=sample.name,
                 column=name,
-                remedy=f"give {option} one of the columns: {there}",
+                remedy=f"give {option} one of the columns: {there}{hint}",
             )
 
 
@@ -101,6 +102,9 @@ def _findings(sample: Sample, label_names: Sequence[str], time: str | None, form
     findings = []
     for name in sample.columns:
         if name in label_names:
+            continue
+        if not name:
+            findings.append(Finding(column="", why="it has no name", left_out=True))
             continue
         values = facts_of(name, sample.column(name))
         findings.append(find_time(values, format) if name == time else find(values, rows=sample.total))
@@ -118,7 +122,7 @@ def _features(name: str, findings: Sequence[Finding], ordering: Finding | None, 
     left_out: list[str] = []
     taken = {f.column for f in findings}
     for finding in findings:
-        if finding.left_out or not finding.column:
+        if finding.left_out:
             left_out += _left_out_words(finding)
             continue
         for feature in finding.features:

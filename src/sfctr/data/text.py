@@ -28,6 +28,8 @@ _BLOCK_BYTES = 1 << 20  # the size at which pyarrow parses fastest: its blocks t
 _LARGEST_BLOCK_BYTES = 1 << 28  # a row has to fit a block
 _CHUNK_BYTES = 8 << 20
 _HEADER_BYTES = 1 << 20
+_END = b"\x1dEOF\x1d"
+"""Every value of a record that is read after the file's own ones; a quote that is never closed swallows it."""
 
 Arrays = dict[str, Any]
 
@@ -73,11 +75,23 @@ class TextReader:
         """Record batches of the rows after the first `skip`."""
         bad_row: list[Any] = []
         options = self._options(columns, block_bytes, bad_row)
+        row, at_end = 0, False
         with self._opened() as stream, self._explained(bad_row):
-            for batch in pacsv.open_csv(pa.PythonFile(_WholeLineEnds(stream), mode="r"), **options):
-                if skip < batch.num_rows:
-                    yield batch.slice(skip)
-                skip = max(0, skip - batch.num_rows)
+            feed = _Feed(stream, self._separator.encode().join([_END] * len(self.columns)))
+            for batch in pacsv.open_csv(pa.PythonFile(feed, mode="r"), **options):
+                if batch.num_rows:
+                    at_end = batch.column(0)[-1].as_py() == _END
+                size = batch.num_rows - at_end
+                if skip < row + size:
+                    yield batch.slice(max(0, skip - row), size - max(0, skip - row))
+                row += size
+        if row and not at_end:
+            raise DataError(
+                "a quote is opened in the last column and never closed",
+                file=self.file.name,
+                row=row,
+                remedy='close it, or write a quote inside of quotes as ""',
+            )
 
     def _options(self, columns: Sequence[str], block_bytes: int, bad_row: list[Any]) -> dict[str, Any]:
         """How pyarrow is to read; it puts a row of another length than the header's into `bad_row`."""
@@ -147,14 +161,16 @@ class _RowTooLong(Exception):
     """A row does not fit a block."""
 
 
-class _WholeLineEnds(io.RawIOBase):
-    """A stream whose pieces never end in a carriage return.
+class _Feed(io.RawIOBase):
+    """A stream and then a line of our own, in pieces that do not end in a carriage return.
 
-    pyarrow 26 drops the line feed of a quoted CR LF that lies across two of its blocks; remove this when it keeps it.
+    pyarrow 26 drops the line feed of a quoted CR LF that lies across two of its blocks; let pieces end where they do
+    when it keeps it.
     """
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, line: bytes) -> None:
+        self._stream, self._line = stream, line
+        self._last = b""
 
     def readable(self) -> bool:
         return True
@@ -166,6 +182,12 @@ class _WholeLineEnds(io.RawIOBase):
             if not more:
                 break
             data += more
+        if data:
+            self._last = data[-1:]
+            return data
+        if self._last not in b"\r\n":
+            self._line, self._last = b"\n" + self._line, b""
+        data, self._line = self._line[:size], self._line[size:]
         return data
 
 

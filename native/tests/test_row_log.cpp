@@ -152,6 +152,30 @@ void compaction_reads_no_more_than_its_budget_and_a_unit() {
   twins.check(twins.all());
 }
 
+void garbage_that_only_the_head_has_moves_nothing() {
+  TempDir directory;
+  Twins twins(small_options(directory, 256));
+  twins.append(ids_from(0, 960 + 500));
+  twins.release(ids_from(0, 1));
+  twins.release(ids_from(960, 480));
+  CHECK(!twins.compact(1 << 20));
+  const auto counters = twins.log.counters();
+  CHECK(counters.garbage == 481 && counters.records_moved == 0);
+}
+
+void rows_released_before_they_are_written_leave_the_head_in_place() {
+  TempDir directory;
+  Twins twins(small_options(directory, 256));
+  for (std::uint64_t first = 0; first < 3000; first += 50) {
+    twins.append(ids_from(first, 50));
+    twins.check(twins.all());
+    twins.release(twins.all());
+  }
+  twins.append(ids_from(0, 1000));
+  twins.log.flush();
+  twins.check(twins.all());
+}
+
 void a_segment_without_live_rows_goes_at_once_and_its_number_is_used_again() {
   TempDir directory;
   Twins twins(small_options(directory, 256));
@@ -354,6 +378,8 @@ int main() {
   }
   compaction_keeps_the_files_within_the_bound();
   compaction_reads_no_more_than_its_budget_and_a_unit();
+  garbage_that_only_the_head_has_moves_nothing();
+  rows_released_before_they_are_written_leave_the_head_in_place();
   a_segment_without_live_rows_goes_at_once_and_its_number_is_used_again();
   locations_that_run_out_are_refused_and_nothing_is_added();
   a_location_where_nothing_lives_is_refused();

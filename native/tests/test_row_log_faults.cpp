@@ -80,6 +80,18 @@ void a_full_disk_refuses_what_is_new_and_keeps_the_rest(IoKind io) {
   }
 }
 
+// Though the buffer that is being filled has room yet.
+void a_write_that_failed_behind_refuses_the_next_append() {
+  Faulty rig(IoKind::kAuto);
+  rig.faults.disk_full(0);
+  Twins twins(rig.options);
+  twins.append(ids_from(0, 100));  // a buffer has 90
+  while (rig.faults.calls(IoCall::kWrite) == 0) usleep(1000);
+  usleep(50'000);
+  CHECK_THROWS(DiskError, twins.append(ids_from(100, 1)));
+  twins.check(twins.all());
+}
+
 void a_full_disk_stops_compaction_before_anything_is_lost(IoKind io) {
   Faulty rig(io);
   Twins twins(rig.options);
@@ -322,6 +334,7 @@ int main() {
     a_file_system_that_refuses_o_direct_is_read_through_the_page_cache(io);
     no_more_reads_are_in_flight_than_the_depth(io);
   }
+  a_write_that_failed_behind_refuses_the_next_append();
   a_failed_sync_is_told();
   for (const int error : {ENOSYS, EPERM, ENOMEM}) forbidden_rings_are_replaced_by_threads(error);
   if (!has_uring()) return 0;

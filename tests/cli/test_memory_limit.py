@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ ROWS, DIM = 150_000, 256
 """Every row brings a key of its own: 150,000 rows of dim 256 with Adam are 460 MB."""
 
 RUN = f"""
-tables = [{{ name = "item", dim = {DIM} }}]
+tables = [{{ name = "item", dim = {DIM}, linear = {{ kind = "sgd", lr = 0.1 }} }}]
 [data]
 train = ["rows.parquet"]
 shuffle = false
@@ -45,6 +46,8 @@ def group() -> Iterator[Path]:
     except OSError as error:
         pytest.skip(f"no control group can be made here: {error}")
     yield path
+    while "populated 1" in (path / "cgroup.events").read_text():  # a process that has ended stays a moment
+        time.sleep(0.01)
     path.rmdir()
 
 

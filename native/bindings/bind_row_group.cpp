@@ -45,11 +45,12 @@ sfctr::IoKind io_named(const std::string& name) {
 void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string& vector_rule,
                 const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables,
                 std::shared_ptr<sfctr::Budget> budget, const std::optional<std::string>& disk,
-                const std::string& policy, std::size_t segment_bytes, std::size_t staging_bytes,
-                const std::string& io) {
+                const std::string& policy, std::size_t segment_bytes, std::size_t staging_bytes, const std::string& io,
+                std::shared_ptr<sfctr::RowFaults> faults) {
   sfctr::GroupTiers tiers;
   if (budget) tiers.budget = std::move(budget);
   tiers.policy = policy_named(policy);
+  tiers.faults = std::move(faults);
   if (disk) {
     tiers.disk.emplace();
     tiers.disk->directory = *disk;
@@ -215,11 +216,32 @@ void bind_table_init(nb::module_& m) {
            "of Adagrad's accumulators. frozen: rows are neither trained nor added.");
 }
 
+void bind_faults(nb::module_& m) {
+  using sfctr::RowFaults;
+  nb::class_<RowFaults>(m, "RowFaults", "Ways in which keeping rows can go wrong, by name, for tests.")
+      .def(nb::init<>())
+      .def(
+          "arm",
+          [](RowFaults& self, const std::string& fault, std::uint64_t skip, std::optional<std::uint64_t> times) {
+            self.arm(RowFaults::named(fault), skip, times.value_or(RowFaults::kForever));
+          },
+          "fault"_a, "skip"_a = 0, "times"_a = nb::none(),
+          "Let `skip` occasions pass and strike on the next `times` (None: all). fault: 'fetch_early', "
+          "'drop_write_back',\n"
+          "'apply_twice', 'lose_state' or 'use_wrong_slot'; row_faults.h says what each does.")
+      .def(
+          "num_struck",
+          [](const RowFaults& self, const std::string& fault) { return self.num_struck(RowFaults::named(fault)); },
+          "fault"_a, "How often it has struck.");
+}
+
 void bind_training(nb::class_<RowGroup>& group) {
   group
       .def(
           "announce",
-          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) { told(self, ws, [&](RowGroup& g) { g.announce(ws.core); }); },
+          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) {
+            told(self, ws, [&](RowGroup& g) { g.announce(ws.core); });
+          },
           "ws"_a,
           "Say that the batch will be planned after those announced before it: its rows are then spared where they can "
           "be.\n"
@@ -245,7 +267,8 @@ void bind_training(nb::class_<RowGroup>& group) {
             told(self, ws, [&](RowGroup& g) { g.locate(ws.core, train); });
           },
           "ws"_a, "train"_a,
-          "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, and "
+          "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, "
+          "and "
           "a\n"
           "key without a row reads as zeros. Forgets what was located or merged before.")
       .def(
@@ -289,12 +312,14 @@ void bind_training(nb::class_<RowGroup>& group) {
             return self.grad_norm_squared(ws.core);
           },
           "ws"_a, "Sum of the squares of all merged gradients, vectors and first-order weights, in double.")
-      .def("update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
-           "linear_hyper"_a.noconvert() = nb::none(),
-           "Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row "
-           "have\n"
-           "one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())].\n"
-           "The working set must then be located again before further use.");
+      .def(
+          "update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
+          "linear_hyper"_a.noconvert() = nb::none(),
+          "Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row "
+          "have\n"
+          "one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, "
+          "len(hyper_columns())].\n"
+          "The working set must then be located again before further use.");
 }
 
 void bind_rows(nb::class_<RowGroup>& group) {
@@ -303,7 +328,8 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "Rows of native table 2t (table t) or 2t + 1 (its missing value).")
       .def("memory_bytes", &RowGroup::memory_bytes, "Bytes of RAM that rows, indexes and buffers of the disk take.")
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
-           "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put "
+           "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans "
+           "put "
            "off,\n"
            "since the group was made; and rows and bytes on disk.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
@@ -353,6 +379,7 @@ void bind_row_group(nb::module_& m) {
       .def_prop_ro("limit", &sfctr::Budget::limit)
       .def_prop_ro("used", &sfctr::Budget::used, "Of frames and indexes, as they are counted.");
   bind_table_init(m);
+  bind_faults(m);
   m.def(
       "hyper_columns",
       [] { return std::vector<std::string>(std::begin(sfctr::kHyperColumns), std::end(sfctr::kHyperColumns)); },
@@ -365,13 +392,16 @@ void bind_row_group(nb::module_& m) {
   group
       .def(
           "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
-          "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru",
-          "segment_bytes"_a = std::size_t{64} << 20, "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto",
+          "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru", "segment_bytes"_a = std::size_t{64} << 20,
+          "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto", "faults"_a = nb::none(),
           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
-          "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows "
+          "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for "
+          "rows "
           "that\n"
           "the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.\n"
-          "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'.")
+          "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. faults: "
+          "for "
+          "tests.")
       .def_prop_ro(
           "record_floats", [](const RowGroup& self) { return self.layout().num_floats(); }, "Length of a record.")
       .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),

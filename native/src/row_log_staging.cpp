@@ -69,12 +69,13 @@ StagingBuffer& Staging::open(std::shared_ptr<LogSegment> segment, std::uint32_t 
   StagingBuffer& buffer = *free_.back();
   free_.pop_back();
   buffer.segment = std::move(segment);
+  lock.unlock();
+  std::lock_guard readers(buffer.mutex);
+  ++buffer.use;
   buffer.first = first;
   buffer.capacity = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(buffer_records_, layout_.segment_records - std::uint64_t{first}));
   buffer.count = 0;
-  std::lock_guard readers(buffer.mutex);
-  ++buffer.use;
   return buffer;
 }
 

@@ -170,6 +170,7 @@ class Stress {
     CHECK(twin_.num_wrong() == 0 && !twin_.rows.empty());
     const sfctr::GroupCounters counters = group_->counters();
     CHECK(counters.hits + counters.fresh + counters.fetched == counters.unique);
+    CHECK(group_->log_counters().live <= twin_.rows.size());
     if (has_failed_ || !plan_.setup.num_frames) return;
     Batch none({}, {});  // its plan gives back what the index has grown into
     place(*group_, none);

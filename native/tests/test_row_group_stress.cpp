@@ -22,8 +22,9 @@ struct Plan {
   std::uint64_t seed = 0;
   std::size_t num_batches = kSanitized ? 250 : 1500;
   std::size_t most_rows = 6;
-  std::size_t known = 2;  // batches announced beyond the one that is planned
-  std::size_t ahead = 3;  // batches fetched and not yet in training
+  std::size_t known = 2;   // batches announced beyond the one that is planned
+  std::size_t unread = 1;  // batches planned and not yet fetched, beyond the one that is
+  std::size_t ahead = 3;   // batches fetched and not yet in training
 };
 
 // Batches on their way from the thread that plans to the one that trains.
@@ -101,45 +102,63 @@ class Stress {
  private:
   void plan_all() {
     std::mt19937_64 random(plan_.seed);
-    std::deque<std::unique_ptr<Batch>> known;
     for (std::size_t made = 0; !has_failed_;) {
-      for (; made < plan_.num_batches && known.size() <= plan_.known; ++made) {
-        known.push_back(Batch::random(random, plan_.setup.num_keys, plan_.most_rows));
-        if (plan_.known > 0) group_->announce(known.back()->ws);
+      for (; made < plan_.num_batches && known_.size() <= plan_.known; ++made) {
+        known_.push_back(Batch::random(random, plan_.setup.num_keys, plan_.most_rows));
+        if (plan_.known > 0) group_->announce(known_.back()->ws);
       }
-      if (known.empty()) break;
-      std::unique_ptr<Batch> batch = std::move(known.front());
-      known.pop_front();
+      if (known_.empty() && planned_.empty()) break;
+      if (known_.empty() || planned_.size() > plan_.unread) {
+        fetch_oldest(random() % 16 == 0);
+        continue;
+      }
+      std::unique_ptr<Batch> batch = std::move(known_.front());
+      known_.pop_front();
       if (random() % 16 == 0) {
-        group_->discard(batch->ws);  // forgotten before it was planned, or after
-      } else if (place_batch(*batch)) {
-        ready_.push(std::move(batch));
+        group_->discard(batch->ws);
+      } else {
+        plan_one(std::move(batch));
       }
     }
-    for (const std::unique_ptr<Batch>& batch : known) group_->discard(batch->ws);
+    for (const auto* waiting : {&planned_, &known_}) {
+      for (const std::unique_ptr<Batch>& batch : *waiting) group_->discard(batch->ws);
+    }
     ready_.close();
   }
 
-  // False, and the batch forgotten, where the disk has failed for good.
-  bool place_batch(Batch& batch) {
-    while (true) {
-      try {
-        const std::size_t seen = ready_.num_ended();
-        if (!group_->plan(batch.ws)) {
-          ready_.wait_for_end(seen);
-          continue;
-        }
-        group_->fetch(batch.ws);
-        return true;
-      } catch (const sfctr::DiskError& error) {
-        CHECK(error.code() == EIO || error.code() == ENOSPC);
-        ++num_refused_;
-        if (error.code() == EIO) continue;
-        group_->discard(batch.ws);
-        has_failed_ = true;
-        return false;
-      }
+  void plan_one(std::unique_ptr<Batch> batch) {
+    const std::size_t seen = ready_.num_ended();
+    try {
+      if (group_->plan(batch->ws)) return planned_.push_back(std::move(batch));
+      known_.push_front(std::move(batch));
+      planned_.empty() ? ready_.wait_for_end(seen) : fetch_oldest(false);
+    } catch (const sfctr::DiskError& error) {
+      refuse(error, std::move(batch));
     }
+  }
+
+  // A batch whose rows could not be read, or one that shares them, is planned again.
+  void fetch_oldest(bool forget) {
+    std::unique_ptr<Batch> batch = std::move(planned_.front());
+    planned_.pop_front();
+    if (forget) return group_->discard(batch->ws);
+    try {
+      group_->fetch(batch->ws);
+      ready_.push(std::move(batch));
+    } catch (const sfctr::DiskError& error) {
+      refuse(error, std::move(batch));
+    } catch (const sfctr::ChecksumError&) {
+      throw;
+    } catch (const std::runtime_error&) {
+      known_.push_front(std::move(batch));
+    }
+  }
+
+  void refuse(const sfctr::DiskError& error, std::unique_ptr<Batch> batch) {
+    CHECK(error.code() == EIO || error.code() == ENOSPC);
+    ++num_refused_;
+    has_failed_ = error.code() == ENOSPC;
+    known_.push_front(std::move(batch));
   }
 
   void read_some(std::mt19937_64& random) {
@@ -187,6 +206,7 @@ class Stress {
   std::unique_ptr<RowGroup> group_;
   RowTwin twin_;
   Ready ready_{plan_.ahead};
+  std::deque<std::unique_ptr<Batch>> known_, planned_;  // of the thread that plans
   std::atomic<bool> has_failed_ = false;
   std::size_t num_refused_ = 0;
 };
@@ -199,7 +219,8 @@ void rows_are_those_of_a_map_at_any_size_of_the_cache(std::uint64_t seed) {
         Stress stress({.setup = {.num_frames = num_frames, .policy = policy, .io = io},
                        .seed = ++seed,
                        .known = known,
-                       .ahead = 1 + seed % 4});
+                       .unread = seed % 4,
+                       .ahead = 1 + seed / 4 % 4});
         stress.run();
         const sfctr::GroupCounters counters = stress.counters();
         CHECK((counters.evicted > 0) == (num_frames < 200));

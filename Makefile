@@ -2,7 +2,9 @@
 # make test    the Python tests, against the installed package
 # make bench   every benchmark; results go to benchmarks/results
 # make lint    ruff, mypy, clang-format
-# make native-test native-sanitize   the C++ tests; the same with address and undefined-behaviour sanitizers
+# make native-test   the C++ tests
+# make native-sanitize native-tsan   the same with address and undefined-behaviour sanitizers; those with threads, with
+#                                    the thread sanitizer
 # make clean   removes what these made, runs excepted
 #
 # Each makes what it needs. Variables: PYTHON (3.11 or later), VENV, BUILD, and TORCH, what pip is asked for as torch:
@@ -24,7 +26,7 @@ SOURCES = CMakeLists.txt pyproject.toml README.md LICENSE \
 	$(shell find src native -name __pycache__ -prune -o -name '*.so' -o -print)
 NATIVE = $(shell find native -name '*.h' -o -name '*.cpp')
 
-.PHONY: demo test bench lint native-test native-sanitize venv clean
+.PHONY: demo test bench lint native-test native-sanitize native-tsan venv clean
 .DELETE_ON_ERROR:
 
 venv: $(INSTALLED)
@@ -72,6 +74,15 @@ native-sanitize: $(INSTALLED)
 	$(CONFIGURE) -B $(BUILD)/native-sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo '-DSFCTR_SANITIZE=address;undefined'
 	$(BIN)/cmake --build $(BUILD)/native-sanitize
 	$(CTEST) $(BUILD)/native-sanitize
+
+# Those that run threads beside each other.
+SPACE = $(subst ,, )
+TSAN_TESTS = test_thread_pool test_row_log_threads test_row_group test_row_group_stress
+
+native-tsan: $(INSTALLED)
+	$(CONFIGURE) -B $(BUILD)/native-tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSFCTR_SANITIZE=thread
+	$(BIN)/cmake --build $(BUILD)/native-tsan --target $(TSAN_TESTS)
+	$(CTEST) $(BUILD)/native-tsan -R '^($(subst $(SPACE),|,$(TSAN_TESTS)))$$'
 
 clean:
 	rm -rf $(BUILD) $(VENV) dist examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -46,13 +46,14 @@ void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string&
                 const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables,
                 std::shared_ptr<sfctr::Budget> budget, const std::optional<std::string>& disk,
                 const std::string& policy, std::size_t segment_bytes, std::size_t staging_bytes, const std::string& io,
-                const std::string& dtype) {
+                const std::string& dtype, std::shared_ptr<sfctr::RowFaults> faults) {
   if (dtype != "fp32" && dtype != "bf16") {
     throw std::invalid_argument("dtype is '" + dtype + "' and must be 'fp32' or 'bf16'");
   }
   sfctr::GroupTiers tiers;
   if (budget) tiers.budget = std::move(budget);
   tiers.policy = policy_named(policy);
+  tiers.faults = std::move(faults);
   if (disk) {
     tiers.disk.emplace();
     tiers.disk->directory = *disk;
@@ -220,6 +221,25 @@ void bind_table_init(nb::module_& m) {
            "of Adagrad's accumulators. frozen: rows are neither trained nor added.");
 }
 
+void bind_faults(nb::module_& m) {
+  using sfctr::RowFaults;
+  nb::class_<RowFaults>(m, "RowFaults", "Ways in which keeping rows can go wrong, by name, for tests.")
+      .def(nb::init<>())
+      .def(
+          "arm",
+          [](RowFaults& self, const std::string& fault, std::uint64_t skip, std::optional<std::uint64_t> times) {
+            self.arm(RowFaults::named(fault), skip, times.value_or(RowFaults::kForever));
+          },
+          "fault"_a, "skip"_a = 0, "times"_a = nb::none(),
+          "Let `skip` occasions pass and strike on the next `times` (None: all). fault: 'fetch_early', "
+          "'drop_write_back',\n"
+          "'apply_twice', 'lose_state' or 'use_wrong_slot'; row_faults.h says what each does.")
+      .def(
+          "num_struck",
+          [](const RowFaults& self, const std::string& fault) { return self.num_struck(RowFaults::named(fault)); },
+          "fault"_a, "How often it has struck.");
+}
+
 void bind_training(nb::class_<RowGroup>& group) {
   group
       .def(
@@ -365,6 +385,7 @@ void bind_row_group(nb::module_& m) {
       .def_prop_ro("limit", &sfctr::Budget::limit)
       .def_prop_ro("used", &sfctr::Budget::used, "Of frames and indexes, as they are counted.");
   bind_table_init(m);
+  bind_faults(m);
   m.def(
       "hyper_columns",
       [] { return std::vector<std::string>(std::begin(sfctr::kHyperColumns), std::end(sfctr::kHyperColumns)); },
@@ -379,7 +400,7 @@ void bind_row_group(nb::module_& m) {
       .def(
           "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
           "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru", "segment_bytes"_a = std::size_t{64} << 20,
-          "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto", "dtype"_a = "fp32",
+          "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto", "dtype"_a = "fp32", "faults"_a = nb::none(),
           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
           "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for "
           "rows "
@@ -387,7 +408,7 @@ void bind_row_group(nb::module_& m) {
           "the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.\n"
           "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: "
           "'fp32' or\n"
-          "'bf16', of the vectors alone.")
+          "'bf16', of the vectors alone. faults: for tests.")
       .def_prop_ro(
           "record_floats", [](const RowGroup& self) { return self.layout().num_floats(); }, "Length of a record.")
       .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),

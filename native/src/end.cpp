@@ -8,14 +8,14 @@
 namespace sfctr {
 
 void RowGroup::discard(WorkingSet& ws) {
+  const bool is_located = ws.located.group == number_, in_flight = is_located && ws.located.train;
   {
     std::lock_guard lock(mutex_);
     next_uses_.leave(ws);
-    if (ws.located.group == number_ && ws.located.train && !ws.located.fetched) {
-      return_loads(ws);
-    }
+    if (in_flight && !ws.located.fetched) return_loads(ws);
   }
-  if (ws.located.group == number_ && ws.located.train) end_batch(ws, false);
+  if (!is_located) return;
+  if (in_flight) end_batch(ws, false);
   ws.located.group = 0;
   ws.gradients.any = false;
 }
@@ -62,40 +62,50 @@ void RowGroup::store_scratch(WorkingSet& ws, bool committed) {
     const Place place = Place::from_bits(ws.located.places[u]);
     if (place.is_on_disk()) old.push_back(place.location());
   }
-  put_rows(ids, records);
+  try {
+    put_on_disk(ids, records);
+  } catch (const DiskError&) {
+    refused_ = std::current_exception();
+  } catch (const LocationsExhaustedError&) {
+    refused_ = std::current_exception();
+  }
+  if (refused_) put_beyond(ids, records);
   if (!old.empty()) log().release(old);
 }
 
-// Gives rows that have no frame one, or a location on disk, and has the index say so.
-void RowGroup::put_rows(std::span<const RecordId> ids, std::span<const std::byte* const> records) {
+// Appends rows that have no frame to the log, and has the index say so. Throws what RowLog::append does; nothing is
+// then changed.
+void RowGroup::put_on_disk(std::span<const RecordId> ids, std::span<const std::byte* const> records) {
+  if (ids.empty()) return;
   std::vector<Location> locations(ids.size());
-  bool on_disk = evicts_ && !ids.empty();
-  if (on_disk) {
-    try {
-      log().append(ids, records.data(), locations.data());
-      num_uncompacted_ += ids.size();
-    } catch (const DiskError&) {
-      refused_ = std::current_exception();
-      on_disk = false;
-    }
+  append(ids, records, locations.data());
+  std::size_t done = 0;
+  try {
+    for (; done < ids.size(); ++done) set_place(ids[done], Place::on_disk(locations[done]));
+  } catch (...) {
+    log().release(std::span(locations).subspan(done));
+    throw;
   }
+}
+
+// Gives them frames that the budget has no room for.
+void RowGroup::put_beyond(std::span<const RecordId> ids, std::span<const std::byte* const> records) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    Place place = Place::on_disk(locations[i]);
-    if (!on_disk) {
-      const std::uint32_t frame = frames_.take_beyond();
-      frames_.set_owner(frame, {ids[i].key, ids[i].table});
-      std::copy_n(records[i], layout_.num_floats() * sizeof(float),
-                  reinterpret_cast<std::byte*>(frames_.record(frame)));
-      place = Place::in_ram(frame);
-    }
-    Index& index = tables_[ids[i].table].index;
-    if (std::uint32_t* const slot = index.slot_of(ids[i].key)) {
-      *slot = place.bits();
-    } else {
-      index.insert(ids[i].key, place.bits());
-      budget_->take_keys(1);
-    }
+    const std::uint32_t frame = frames_.take_beyond();
+    frames_.set_owner(frame, {ids[i].key, ids[i].table});
+    std::copy_n(records[i], layout_.num_floats() * sizeof(float), reinterpret_cast<std::byte*>(frames_.record(frame)));
+    set_place(ids[i], Place::in_ram(frame));
   }
+}
+
+void RowGroup::set_place(RecordId id, Place place) {
+  Index& index = tables_[id.table].index;
+  if (std::uint32_t* const slot = index.slot_of(id.key)) {
+    *slot = place.bits();
+    return;
+  }
+  index.insert(id.key, place.bits());
+  budget_->take_keys(1);
 }
 
 void RowGroup::drain() {

@@ -31,30 +31,54 @@ void read_loads(WorkingSet& ws) {
 void RowGroup::fetch(WorkingSet& ws) {
   if (ws.located.group != number_ || !ws.located.train) throw std::runtime_error("plan this working set first");
   if (ws.located.fetched) return;
-  if (!ws.located.loads.empty()) {
-    try {
-      read_loads(ws);
-    } catch (...) {
-      std::lock_guard lock(mutex_);
-      return_loads(ws);
-      throw;
+  try {
+    if (!ws.located.loads.empty()) read_loads(ws);
+    std::lock_guard lock(mutex_);
+    require_no_orphans(ws);
+    std::vector<Location> read;
+    for (const Load& load : ws.located.loads) {
+      if (Place::from_bits(ws.located.places[load.key]).is_in_ram()) read.push_back(load.location);
     }
+    if (!read.empty()) log().release(read);
+    end_loading(ws);
+  } catch (...) {
+    discard(ws);
+    throw;
   }
-  std::lock_guard lock(mutex_);
-  std::vector<Location> read;
-  for (const Load& load : ws.located.loads) {
-    if (Place::from_bits(ws.located.places[load.key]).is_in_ram()) read.push_back(load.location);
-  }
-  if (!read.empty()) log().release(read);
-  end_loading(ws);
   ws.located.fetched = true;
+}
+
+// A batch shares the frames of those before it, and a frame that never got its record holds no row.
+void RowGroup::require_no_orphans(const WorkingSet& ws) const {
+  if (orphans_.empty()) return;
+  for (const std::uint32_t bits : ws.located.places.span()) {
+    const Place place = Place::from_bits(bits);
+    if (!place.is_in_ram() || !orphans_.contains(place.frame())) continue;
+    throw std::runtime_error("a batch planned before this one ended before its rows were read; plan this one again");
+  }
 }
 
 void RowGroup::end_loading(WorkingSet& ws) {
   ws.located.loads.clear();
   ws.located.reading.reset();
   std::erase(loading_, &ws);
-  loaded_.notify_all();
+}
+
+// The rows that batches in flight have not read yet are on disk as well: replaces their frames by where.
+void RowGroup::read_around(std::span<std::uint32_t> places) const {
+  std::unordered_map<std::uint32_t, Location> loads;
+  for (const WorkingSet* const ws : loading_) {
+    for (const Load& load : ws->located.loads) {
+      const Place place = Place::from_bits(ws->located.places[load.key]);
+      if (place.is_in_ram()) loads.emplace(place.frame(), load.location);
+    }
+  }
+  if (loads.empty()) return;
+  for (std::uint32_t& bits : places) {
+    const Place place = Place::from_bits(bits);
+    if (!place.is_in_ram()) continue;
+    if (const auto found = loads.find(place.frame()); found != loads.end()) bits = Place::on_disk(found->second).bits();
+  }
 }
 
 // Keeps garbage within its bound by moving rows in proportion to those appended since. Rows that are being loaded are
@@ -98,11 +122,11 @@ void RowGroup::view(WorkingSet& ws) {
   require_tables(ws);
   if (ws.located.group == number_ && ws.located.train) discard(ws);
   {
-    std::unique_lock lock(mutex_);
+    std::lock_guard lock(mutex_);
     drain();
-    loaded_.wait(lock, [&] { return loading_.empty(); });
     start(ws, false);
     find_places(ws);
+    read_around(ws.located.places.span());
     point_view(ws);
     begin_reading(ws);
   }

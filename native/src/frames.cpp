@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "sfctr/place.h"
 
@@ -24,9 +25,9 @@ Frames::Frames(std::size_t record_bytes, Policy policy, std::shared_ptr<Budget> 
 Frames::~Frames() { budget_->give_frame(end() * frame_bytes_); }
 
 std::uint32_t Frames::take() {
-  if (!free_.empty()) {
-    const std::uint32_t frame = free_.back();
-    free_.pop_back();
+  if (free_ != kNone) {
+    const std::uint32_t frame = free_;
+    free_ = after(frame);
     return use(frame);
   }
   return budget_->try_take_frame(frame_bytes_) ? add() : kNone;
@@ -39,12 +40,26 @@ std::uint32_t Frames::take_beyond() {
   return add();
 }
 
+// REQUIRES: the budget has been asked for it; it gets it back where an exception ends this.
 std::uint32_t Frames::add() {
-  if (end() == Place::kMostFrames) throw std::length_error("tables of one kind hold at most 2^30 rows in RAM");
-  const std::uint32_t frame = records_.grow();
-  metas_.grow();
-  if (owners_) owners_->grow();
+  const std::uint32_t frame = end();
+  try {
+    if (frame == Place::kMostFrames) throw std::length_error("tables of one kind hold at most 2^30 rows in RAM");
+    metas_.grow();
+    if (owners_) owners_->grow();
+    records_.grow();
+  } catch (...) {
+    truncate(frame);
+    budget_->give_frame(frame_bytes_);
+    throw;
+  }
   return use(frame);
+}
+
+void Frames::truncate(std::uint32_t end) {
+  records_.truncate(end);
+  if (metas_.end() > end) metas_.truncate(end);
+  if (owners_ && owners_->end() > end) owners_->truncate(end);
 }
 
 std::uint32_t Frames::use(std::uint32_t frame) {
@@ -53,9 +68,9 @@ std::uint32_t Frames::use(std::uint32_t frame) {
   return frame;
 }
 
-void Frames::give(std::uint32_t frame) {
+void Frames::give(std::uint32_t frame) noexcept {
   meta(frame) = {0, 0, 0};
-  free_.push_back(frame);
+  after(frame) = std::exchange(free_, frame);
   --num_taken_;
 }
 
@@ -102,24 +117,31 @@ std::vector<std::uint32_t> Frames::choose(std::size_t n, const NextUse& next_use
   };
   std::vector<std::uint32_t> victims;
   std::vector<Later> later;
+  victims.reserve(std::min(n, num_taken_));
+  const auto unmark = [&] {
+    for (const Later& each : later) meta(each.frame).flags = kTaken;
+    for (const std::uint32_t frame : victims) meta(frame).flags = kTaken;
+  };
   const std::uint64_t passes = policy_ == Policy::kLru ? 2 : 5;  // after so many no mark can be left
   for (std::uint64_t left = passes * end(); left > 0 && victims.size() < n; --left) {
     hand_ = hand_ + 1 < end() ? hand_ + 1 : 0;
     Meta& here = meta(hand_);
     if (pass_over(here)) continue;
     const std::uint64_t next = next_use(owner(hand_));
-    if (next != 0) later.push_back({next, hand_});
+    try {
+      if (next != 0) later.push_back({next, hand_});
+    } catch (...) {
+      unmark();
+      throw;
+    }
     if (next == 0) victims.push_back(hand_);
     here.flags |= next != 0 ? kDeferred : kChosen;
   }
+  unmark();
   std::ranges::sort(later, [](const Later& a, const Later& b) {
     return a.next_use != b.next_use ? a.next_use > b.next_use : a.frame < b.frame;
   });
-  for (const Later& each : later) {
-    meta(each.frame).flags = kTaken;
-    if (victims.size() < n) victims.push_back(each.frame);
-  }
-  for (const std::uint32_t frame : victims) meta(frame).flags = kTaken;
+  for (std::size_t i = 0; i < later.size() && victims.size() < n; ++i) victims.push_back(later[i].frame);
   return victims;
 }
 
@@ -139,16 +161,19 @@ void Frames::shrink(std::size_t n) {
   while (n > 0 && last > 0 && !(meta(last - 1).flags & kTaken)) --n, --last;
   if (last == end()) return;
   budget_->give_frame((end() - last) * frame_bytes_);
-  std::erase_if(free_, [&](std::uint32_t frame) { return frame >= last; });
-  records_.truncate(last);
-  metas_.truncate(last);
-  if (owners_) owners_->truncate(last);
+  for (std::uint32_t* next = &free_; *next != kNone;) {
+    if (*next >= last) {
+      *next = after(*next);
+    } else {
+      next = &after(*next);
+    }
+  }
+  truncate(last);
   if (hand_ >= last) hand_ = 0;
 }
 
 std::size_t Frames::memory_bytes() const {
-  return records_.memory_bytes() + metas_.memory_bytes() + (owners_ ? owners_->memory_bytes() : 0) +
-         free_.capacity() * sizeof(std::uint32_t);
+  return records_.memory_bytes() + metas_.memory_bytes() + (owners_ ? owners_->memory_bytes() : 0);
 }
 
 }  // namespace sfctr

@@ -31,11 +31,14 @@ Index::Shard Index::make_shard(std::uint64_t num_buckets, std::uint32_t depth, s
 
 std::uint32_t Index::probe(const Shard& shard, std::uint32_t home, std::uint64_t key) const {
   if (shard.num_keys == 0) return kNone;
-  for (std::uint32_t b = home;; b = shard.next(b)) {
+  std::uint32_t b = home;
+  do {
     const Bucket& bucket = shard.buckets()[b];
     if (const unsigned found = bucket.match(key)) return bucket.slots[std::countr_zero(found)];
     if (bucket.passed == 0) return kNone;
-  }
+    b = shard.next(b);
+  } while (b != home);  // of a few buckets all may have been passed
+  return kNone;
 }
 
 std::uint32_t Index::find(std::uint64_t key) const {
@@ -112,11 +115,15 @@ std::uint32_t* Index::slot_of(std::uint64_t key) {
   const std::uint64_t hash = mix(key);
   Shard& shard = shards_[shard_of(hash)];
   if (shard.num_keys == 0) return nullptr;
-  for (std::uint32_t b = shard.home(hash);; b = shard.next(b)) {
+  const std::uint32_t home = shard.home(hash);
+  std::uint32_t b = home;
+  do {
     Bucket& bucket = shard.buckets()[b];
     if (const unsigned found = bucket.match(key)) return &bucket.slots[std::countr_zero(found)];
     if (bucket.passed == 0) return nullptr;
-  }
+    b = shard.next(b);
+  } while (b != home);
+  return nullptr;
 }
 
 // Shards cut the hashes into ranges, so their entries come one shard after the other.

@@ -1,10 +1,21 @@
 #include "sfctr/next_uses.h"
 
-#include <cassert>
+#include <algorithm>
 
 namespace sfctr {
 
 void NextUses::enter(WorkingSet& ws) {
+  leave(ws);
+  known_.push_back(&ws);
+  try {
+    add(ws);
+  } catch (...) {
+    forget_all();
+    throw;
+  }
+}
+
+void NextUses::add(WorkingSet& ws) {
   ws.known.batch = ++newest_;
   ws.known.next.assign(ws.num_unique(), 0);
   const auto table_begin = ws.table_begin();
@@ -20,8 +31,9 @@ void NextUses::enter(WorkingSet& ws) {
         continue;
       }
       if (free_.empty()) {
-        free_.push_back(static_cast<std::uint32_t>(uses_.size()));
         uses_.emplace_back();
+        free_.reserve(uses_.capacity());
+        free_.push_back(static_cast<std::uint32_t>(uses_.size() - 1));
       }
       tables_[n].insert(key, free_.back());
       uses_[free_.back()] = here;
@@ -30,10 +42,10 @@ void NextUses::enter(WorkingSet& ws) {
   }
 }
 
-void NextUses::leave(WorkingSet& ws) {
-  if (ws.known.batch == 0) return;
-  assert(ws.known.batch == oldest_ + 1);
-  oldest_ = ws.known.batch;
+void NextUses::leave(WorkingSet& ws) noexcept {
+  if (std::ranges::find(known_, &ws) == known_.end()) return;
+  if (known_.front() != &ws) return forget_all();
+  known_.pop_front();
   const auto table_begin = ws.table_begin();
   for (std::size_t n = 0; n < tables_.size(); ++n) {
     for (auto u = static_cast<std::size_t>(table_begin[n]); u < static_cast<std::size_t>(table_begin[n + 1]); ++u) {
@@ -46,6 +58,15 @@ void NextUses::leave(WorkingSet& ws) {
     }
   }
   ws.known = {};
+}
+
+// What is forgotten costs foresight, and no number.
+void NextUses::forget_all() noexcept {
+  for (WorkingSet* const ws : known_) ws->known = {};
+  known_.clear();
+  for (Index& table : tables_) table = {};
+  free_.clear();
+  uses_.clear();
 }
 
 std::uint64_t NextUses::of(std::uint32_t native_table, std::uint64_t key) const {

@@ -91,6 +91,7 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
   ws.located.group = number_;
   next_uses_.leave(ws);
   count(ws, missing);
+  if (faults_) strike_plan(ws);
   return true;
 }
 
@@ -230,13 +231,24 @@ void RowGroup::evict(std::span<const std::uint32_t> victims) {
     ids[i] = {owner.key, owner.table};
     records[i] = reinterpret_cast<const std::byte*>(frames_.record(victims[i]));
   }
-  log().append(ids, records.data(), locations.data());
+  append(ids, records, locations.data());
   for (std::size_t i = 0; i < victims.size(); ++i) {
     *tables_[ids[i].table].index.slot_of(ids[i].key) = Place::on_disk(locations[i]).bits();
     frames_.give(victims[i]);
   }
   counters_.evicted += victims.size();
-  num_uncompacted_ += victims.size();
+}
+
+// Throws what RowLog::append does.
+void RowGroup::append(std::span<const RecordId> ids, std::span<const std::byte* const> records, Location* locations) {
+  if (!faults_) {
+    log().append(ids, records.data(), locations);
+  } else {
+    std::vector<const std::byte*> written(records.begin(), records.end());
+    const std::vector<std::vector<float>> copies = faulty_copies(ids, written);
+    log().append(ids, written.data(), locations);
+  }
+  num_uncompacted_ += ids.size();
 }
 
 // num_keys: those that the budget was asked for, for keys without a row.
@@ -265,6 +277,7 @@ void RowGroup::place_missing(WorkingSet& ws, std::vector<std::uint32_t>& frames,
       located.records[located.scratch[i]] = located.copies.data() + i * layout_.num_floats();
     }
     begin_reading(ws);
+    fill_fresh(ws, added);
   } catch (...) {
     for (const std::uint32_t frame : frames) frames_.give(frame);
     budget_->give_keys(num_keys);
@@ -274,7 +287,6 @@ void RowGroup::place_missing(WorkingSet& ws, std::vector<std::uint32_t>& frames,
     throw;
   }
   scratch_in_flight_ = !located.scratch.empty();
-  fill_fresh(ws, added);
 }
 
 // Gives the key a pinned frame; whatever may fail comes before the first change.

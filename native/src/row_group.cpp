@@ -53,8 +53,11 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
       frames_(layout_.num_floats() * sizeof(float), tiers.policy, budget_),
       next_uses_(2 * inits_.size()),
       zeros_(layout_.num_floats(), 0.0f),
+      faults_(std::move(tiers.faults)),
       number_(next_number()) {
-  if (disk_) disk_->record_bytes = layout_.num_floats() * sizeof(float);
+  if (!disk_) return;
+  disk_->record_bytes = layout_.num_floats() * sizeof(float);
+  disk_->max_records = std::min<std::uint64_t>(disk_->max_records, Place::kMostLocations);
 }
 
 RowGroup::~RowGroup() {
@@ -98,6 +101,7 @@ void RowGroup::initialize_rows(std::size_t native_table, std::span<const std::ui
 
 void RowGroup::require_located(const WorkingSet& ws) const {
   if (ws.located.group != number_) throw std::runtime_error("locate this working set in this group first");
+  if (!ws.located.fetched) throw std::runtime_error("fetch this working set first");
 }
 
 std::vector<std::int64_t> RowGroup::unseen(const WorkingSet& ws) const {

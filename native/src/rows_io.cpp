@@ -26,7 +26,6 @@ void RowGroup::find(std::size_t native_table, std::span<const std::uint64_t> key
   std::vector<std::uint32_t> slots(keys.size());
   std::unique_lock lock(mutex_);
   drain();
-  loaded_.wait(lock, [&] { return loading_.empty(); });
   const Index& index = table(native_table).index;
   parallel_ranges(keys.size(), kBlock, [&](std::size_t begin, std::size_t end) {
     index.find(keys.subspan(begin, end - begin), slots.data() + begin);
@@ -35,6 +34,7 @@ void RowGroup::find(std::size_t native_table, std::span<const std::uint64_t> key
     const Place place = Place::from_bits(slots[i]);
     found[i] = !place.is_none() && !place.is_provisional();
   }
+  read_around(slots);
   copy_rows(lock, native_table, keys, slots, records);
 }
 
@@ -79,10 +79,10 @@ void RowGroup::initial_records(std::size_t native_table, std::span<const std::ui
 
 std::optional<std::uint64_t> RowGroup::export_rows(std::size_t native_table, std::uint64_t from, std::size_t count,
                                                    std::vector<std::uint64_t>& keys, std::vector<float>& records) {
+  if (count == 0) throw std::invalid_argument("count is 0 and must be at least 1");
   std::vector<Index::Entry> entries;
   std::unique_lock lock(mutex_);
   drain();
-  loaded_.wait(lock, [&] { return loading_.empty(); });
   const std::optional<std::uint64_t> next = table(native_table).index.in_order(from, count, entries);
   std::erase_if(entries, [](const Index::Entry& e) { return Place::from_bits(e.slot).is_provisional(); });
   std::vector<std::uint32_t> slots;
@@ -92,6 +92,7 @@ std::optional<std::uint64_t> RowGroup::export_rows(std::size_t native_table, std
     slots.push_back(entry.slot);
   }
   records.resize(keys.size() * layout_.num_floats());
+  read_around(slots);
   copy_rows(lock, native_table, keys, slots, records);
   return next;
 }
@@ -114,9 +115,9 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
                             const float* records) {
   const std::size_t num_floats = layout_.num_floats();
   const auto owner = static_cast<std::uint32_t>(native_table);
-  std::uint32_t found[kBlock];
-  table.index.find(keys, found);
-  budget_->require_index(static_cast<std::uint64_t>(std::count(found, found + keys.size(), Place::none().bits())));
+  std::vector<std::uint32_t> places(keys.size());
+  table.index.find(keys, places.data());
+  budget_->require_index(static_cast<std::uint64_t>(std::ranges::count(places, Index::kNone)));
   compact();
   shrink_to_budget();
   std::vector<RecordId> ids;
@@ -124,7 +125,7 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
   std::vector<Location> old;
   std::unordered_set<std::uint64_t> listed;
   const auto flush = [&] {
-    put_rows(ids, beside);
+    put_on_disk(ids, beside);
     if (!old.empty()) log().release(old);
     ids.clear(), beside.clear(), old.clear(), listed.clear();
   };
@@ -149,8 +150,12 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
     }
     frames_.set_owner(frame, {keys[i], owner});
     std::copy_n(records, num_floats, frames_.record(frame));
-    table.index.insert(keys[i], Place::in_ram(frame).bits());
-    budget_->take_keys(1);
+    try {
+      set_place({keys[i], owner}, Place::in_ram(frame));
+    } catch (...) {
+      frames_.give(frame);
+      throw;
+    }
   }
   flush();
 }

@@ -20,19 +20,21 @@ void RowGroup::update(WorkingSet& ws, std::uint64_t step, float scale, std::span
                       std::span<const Hyper> linear_hyper) {
   require_located(ws);
   if (!ws.located.train) throw std::runtime_error("this working set was located for reading, not for training");
-  if (!ws.located.fetched) throw std::runtime_error("fetch this working set first");
   if (step == 0) throw std::invalid_argument("steps are counted from 1");
   if (hyper.size() != num_tables() || linear_hyper.size() != num_tables() * layout_.linear) {
     throw std::invalid_argument("hyper and linear_hyper must have a line for each of the " +
                                 std::to_string(num_tables()) + " tables");
   }
+  if (faults_) strike_update(ws);
   if (ws.gradients.any) {
     const std::vector<KeyBlock> blocks = key_blocks(ws, kKeys);
-    parallel_for(blocks.size(), [&](std::size_t b) {
-      const std::size_t t = blocks[b].native_table / 2;
-      update_block(ws, blocks[b], update_args(vector_rule_, hyper[t], step, scale),
+    const auto update = [&](const KeyBlock& block) {
+      const std::size_t t = block.native_table / 2;
+      update_block(ws, block, update_args(vector_rule_, hyper[t], step, scale),
                    layout_.linear ? update_args(linear_rule_, linear_hyper[t], step, scale) : UpdateArgs{});
-    });
+    };
+    parallel_for(blocks.size(), [&](std::size_t b) { update(blocks[b]); });
+    if (faults_) std::ranges::for_each(struck_twice(ws), update);
   }
   end_batch(ws, true);
   ws.gradients.any = false;

@@ -4,6 +4,13 @@
 #include <cstdio>
 #include <cstdlib>
 
+// Whether each memory access is watched, which makes a test ten times as long: it then does a part of its work.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 #define CHECK(condition)                                                                 \
   do {                                                                                   \
     if (!(condition)) {                                                                  \

@@ -1,4 +1,8 @@
 // The index against std::unordered_map: the same answers after any schedule, for ordinary and for awkward keys.
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
 #include <random>
 #include <unordered_map>
 #include <vector>
@@ -11,7 +15,7 @@ namespace {
 using sfctr::Index;
 using Map = std::unordered_map<std::uint64_t, std::uint32_t>;
 
-void check_same(const Index& index, const Map& map, const std::vector<std::uint64_t>& asked) {
+void check_same(Index& index, const Map& map, const std::vector<std::uint64_t>& asked) {
   CHECK(index.size() == map.size());
   std::vector<std::uint32_t> slots(asked.size());
   index.find(asked, slots.data());
@@ -19,6 +23,8 @@ void check_same(const Index& index, const Map& map, const std::vector<std::uint6
     const auto found = map.find(asked[i]);
     CHECK(slots[i] == (found == map.end() ? Index::kNone : found->second));
     CHECK(slots[i] == index.find(asked[i]));
+    const std::uint32_t* const slot = index.slot_of(asked[i]);
+    CHECK(slot ? *slot == slots[i] : slots[i] == Index::kNone);
   }
   Map seen;
   index.for_each([&](std::uint64_t key, std::uint32_t slot) { CHECK(seen.emplace(key, slot).second); });
@@ -48,6 +54,63 @@ void random_schedule(std::uint64_t seed, std::uint64_t num_keys, std::uint64_t s
     }
     check_same(index, map, asked);
   }
+}
+
+// So few buckets that every one of them has been full at some time, and passed keys on.
+void a_few_keys_come_and_go(std::uint64_t num_keys) {
+  std::mt19937_64 random(num_keys);
+  Index index;
+  Map map;
+  std::vector<std::uint64_t> asked;
+  for (std::uint64_t key = 0; key < num_keys; ++key) asked.push_back(key);
+  for (std::uint32_t i = 0; i < 3000; ++i) {
+    const std::uint64_t key = random() % num_keys;
+    if (map.erase(key) > 0) {
+      CHECK(index.erase(key) != Index::kNone);
+    } else {
+      index.insert(key, i);
+      map.emplace(key, i);
+    }
+    if (i % 8 == 0) check_same(index, map, asked);
+  }
+}
+
+void a_slot_can_be_changed_where_it_is() {
+  Index index;
+  CHECK(index.slot_of(5) == nullptr);
+  for (std::uint32_t key = 0; key < 1000; ++key) index.insert(key, key);
+  for (std::uint32_t key = 0; key < 1000; ++key) *index.slot_of(key) = key * 3;
+  for (std::uint32_t key = 0; key < 1000; ++key) CHECK(index.find(key) == key * 3);
+  CHECK(index.slot_of(1000) == nullptr && index.size() == 1000);
+}
+
+// In pieces of any size, from any hash on: what a map by hash gives.
+void entries_come_in_the_order_of_their_hashes(std::uint64_t num_keys, std::size_t piece) {
+  Index index, backwards;
+  for (std::uint32_t i = 0; i < num_keys; ++i) index.insert(std::uint64_t{i} << 40, i);
+  for (auto i = static_cast<std::uint32_t>(num_keys); i-- > 0;) backwards.insert(std::uint64_t{i} << 40, i);
+  std::map<std::uint64_t, Index::Entry> all;
+  std::vector<Index::Entry> entries, others;
+  CHECK(!index.in_order(0, num_keys + 1, entries));
+  for (const Index::Entry& entry : entries) all.emplace(entry.hash, entry);
+  CHECK(all.size() == num_keys && entries.size() == num_keys);
+  CHECK(std::ranges::is_sorted(entries, {}, &Index::Entry::hash));
+  auto expected = all.begin();
+  for (std::optional<std::uint64_t> from = 0; from;) {
+    const std::optional<std::uint64_t> next = index.in_order(*from, piece, entries);
+    CHECK(backwards.in_order(*from, piece, others) == next && others.size() == entries.size());
+    CHECK(entries.size() <= piece && (!next || *next > *from));
+    for (std::size_t i = 0; i < entries.size(); ++i, ++expected) {
+      CHECK(entries[i].hash == expected->first && entries[i].key == others[i].key);
+      CHECK(entries[i].key == std::uint64_t{entries[i].slot} << 40 && index.find(entries[i].key) == entries[i].slot);
+    }
+    from = next;
+  }
+  CHECK(expected == all.end());
+  if (num_keys == 0) return;
+  CHECK(!index.in_order(all.rbegin()->first, 10, entries) && entries.size() == 1);
+  index.in_order(all.begin()->first + 1, 1, entries);
+  CHECK(num_keys == 1 ? entries.empty() : entries.at(0).hash == std::next(all.begin())->first);
 }
 
 void no_key_value_is_special() {
@@ -97,8 +160,15 @@ void reserving_first_changes_no_answer() {
 }  // namespace
 
 int main() {
+  alarm(240);  // a look-up that goes on for ever ends here
   no_key_value_is_special();
   a_small_index_stays_small();
+  for (std::uint64_t num_keys = 2; num_keys < 40; ++num_keys) a_few_keys_come_and_go(num_keys);
+  a_slot_can_be_changed_where_it_is();
+  for (const std::size_t piece : {1, 7, 1000}) {
+    for (const std::uint64_t num_keys : {0, 1, 8, 500}) entries_come_in_the_order_of_their_hashes(num_keys, piece);
+  }
+  entries_come_in_the_order_of_their_hashes(1'500'000, 400'000);  // several shards
   random_schedule(1, 5, 1);
   random_schedule(2, 300, std::uint64_t{1} << 32);
   random_schedule(3, 20'000, 0x9E3779B97F4A7C15u);

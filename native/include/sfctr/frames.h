@@ -39,7 +39,7 @@ class Frames {
   // The same beyond the budget, for a row that has no other place.
   std::uint32_t take_beyond();
   // REQUIRES: taken, without pins.
-  void give(std::uint32_t frame);
+  void give(std::uint32_t frame) noexcept;
   void set_owner(std::uint32_t frame, Owner owner);  // does nothing unless owners are kept
 
   // Keeps owners from now on, which choosing victims needs; those of frames that are taken must then be set.
@@ -82,7 +82,10 @@ class Frames {
   static constexpr std::uint8_t kMostMarks = 15;
 
   Meta& meta(std::uint32_t frame) const { return *reinterpret_cast<Meta*>(metas_.at(frame)); }
+  // A free frame's record holds the free frame that is taken after it: so giving one needs no memory and cannot fail.
+  std::uint32_t& after(std::uint32_t frame) const { return *reinterpret_cast<std::uint32_t*>(records_.at(frame)); }
   std::uint32_t add();
+  void truncate(std::uint32_t end);
   std::uint32_t use(std::uint32_t frame);
   bool pass_over(Meta& meta) const;
 
@@ -91,7 +94,7 @@ class Frames {
   Slab records_, metas_;
   std::unique_ptr<Slab> owners_;
   std::size_t frame_bytes_;
-  std::vector<std::uint32_t> free_;
+  std::uint32_t free_ = kNone;  // taken next
   std::size_t num_taken_ = 0;
   std::uint32_t hand_ = 0;
 };

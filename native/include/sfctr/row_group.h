@@ -26,7 +26,6 @@
 // same. mutex_ guards index, frames and log; records in frames belong to whoever the pins say.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -44,6 +43,7 @@
 #include "sfctr/next_uses.h"
 #include "sfctr/optimizer.h"
 #include "sfctr/place.h"
+#include "sfctr/row_faults.h"
 #include "sfctr/row_log.h"
 #include "sfctr/working_set.h"
 
@@ -80,6 +80,7 @@ struct GroupTiers {
   std::shared_ptr<Budget> budget = std::make_shared<Budget>();  // of RAM
   std::optional<LogOptions> disk;  // none: rows that the budget has no room for are refused
   Policy policy = Policy::kLru;
+  std::shared_ptr<RowFaults> faults{};  // for tests
 };
 
 // What has moved, in rows; since the group was made.
@@ -118,8 +119,9 @@ class RowGroup {
   // batch unplanned and every row as it was.
   bool plan(WorkingSet& ws);
 
-  // Reads what the plan needs from disk. Throws DiskError or ChecksumError: the batch can then only be discarded, and
-  // the rows stay on disk. REQUIRES: planned, in the order of plans.
+  // Reads what the plan needs from disk. Throws DiskError or ChecksumError: the batch has then ended as by discard(),
+  // and the rows stay on disk; std::runtime_error, ending it likewise, where it shares rows with a batch that ended
+  // before it had read them. REQUIRES: planned, in the order of plans.
   void fetch(WorkingSet& ws);
 
   // Finds the records of a batch for reading alone: nothing is added, moved or counted. A key without a row reads as
@@ -169,10 +171,12 @@ class RowGroup {
   // records[i] becomes what a row of keys[i] begins as; nothing is added.
   void initial_records(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<float> records) const;
   // Replaces keys and records by rows in the order of their keys' hashes (which nothing but the keys decides), from the
-  // hash `from` on, at most `count`. Returns the hash to go on from, or nothing after the last row.
+  // hash `from` on, at most `count`. Returns the hash to go on from, or nothing after the last row. Throws
+  // std::invalid_argument where count is 0.
   std::optional<std::uint64_t> export_rows(std::size_t native_table, std::uint64_t from, std::size_t count,
                                            std::vector<std::uint64_t>& keys, std::vector<float>& records);
-  // Adds rows, or overwrites those there are. REQUIRES: no batch is in flight.
+  // Adds rows, or overwrites those there are. Throws std::runtime_error where a batch is in flight, and what plan()
+  // does: some of the rows are then there, each as it was or as it was to be.
   void import_rows(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<const float> records);
   void reserve(std::size_t native_table, std::uint64_t num_rows);
 
@@ -224,6 +228,7 @@ class RowGroup {
   std::vector<std::uint32_t> free_frames(std::size_t num_frames);
   void shrink_to_budget();
   void evict(std::span<const std::uint32_t> victims);
+  void append(std::span<const RecordId> ids, std::span<const std::byte* const> records, Location* locations);
   void place_missing(WorkingSet& ws, std::vector<std::uint32_t>& frames, std::size_t num_keys);
   void place_key(WorkingSet& ws, std::size_t native_table, std::uint32_t u, std::uint32_t frame);
   void begin_reading(WorkingSet& ws);
@@ -232,8 +237,10 @@ class RowGroup {
 
   // fetch.cpp; with mutex_ held
   void compact();
+  void require_no_orphans(const WorkingSet& ws) const;
   void return_loads(WorkingSet& ws);
   void end_loading(WorkingSet& ws);
+  void read_around(std::span<std::uint32_t> places) const;
   void point_view(WorkingSet& ws);
 
   // end.cpp; drain() and what follows with mutex_ held
@@ -242,6 +249,16 @@ class RowGroup {
   void drain();
   void settle(const Fresh& fresh);
   void drop_if_unused(const Fresh& fresh);
+  void put_on_disk(std::span<const RecordId> ids, std::span<const std::byte* const> records);
+  void put_beyond(std::span<const RecordId> ids, std::span<const std::byte* const> records);
+  void set_place(RecordId id, Place place);
+
+  // row_faults.cpp; where faults_ are
+  void strike_plan(WorkingSet& ws);
+  std::vector<std::vector<float>> faulty_copies(std::span<const RecordId> ids,
+                                                std::span<const std::byte*> records) const;
+  void strike_update(WorkingSet& ws);
+  std::vector<KeyBlock> struck_twice(const WorkingSet& ws) const;
 
   // rows_io.cpp
   void copy_rows(std::unique_lock<std::mutex>& lock, std::size_t native_table, std::span<const std::uint64_t> keys,
@@ -249,7 +266,6 @@ class RowGroup {
   void import_block(NativeTable& table, std::size_t native_table, std::span<const std::uint64_t> keys,
                     const float* records);
 
-  void put_rows(std::span<const RecordId> ids, std::span<const std::byte* const> records);
   void update_block(const WorkingSet& ws, const KeyBlock& block, UpdateArgs vector, UpdateArgs linear) const;
 
   Layout layout_;
@@ -262,17 +278,17 @@ class RowGroup {
   std::unique_ptr<RowLog> log_;  // from the first eviction on
   NextUses next_uses_;
   std::vector<float> zeros_;  // what an absent key reads as
-  std::uint64_t number_;      // different for every group of the process
+  std::shared_ptr<RowFaults> faults_;
+  std::uint64_t number_;  // different for every group of the process
 
   std::mutex mutex_;
-  std::condition_variable loaded_;
   std::vector<WorkingSet*> loading_;  // batches planned, and not yet fetched, that need something from disk
   bool evicts_ = false;               // from when RAM was full for the first time
   bool is_full_ = false;              // it is, and evicting begins when no batch is in flight
   std::size_t num_in_flight_ = 0;     // batches planned and not yet drained
   bool scratch_in_flight_ = false;
   std::exception_ptr refused_;                 // what the disk said to a row that had to stay in RAM beyond the budget
-  std::unordered_set<std::uint32_t> orphans_;  // frames that a failed fetch left to batches in flight
+  std::unordered_set<std::uint32_t> orphans_;  // frames without a record that batches in flight share
   std::size_t num_uncompacted_ = 0;            // rows appended to the log since compact()
   GroupCounters counters_;
 

@@ -1,0 +1,287 @@
+// One thread plans and fetches ahead, another trains and reads, over caches of a few rows and disks that fail: every
+// read and the end are those of a map.
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "row_group_rig.h"
+
+namespace {
+
+using namespace rig;
+
+struct Plan {
+  GroupSetup setup;
+  std::uint64_t seed = 0;
+  std::size_t num_batches = kSanitized ? 250 : 1500;
+  std::size_t most_rows = 6;
+  std::size_t known = 2;   // batches announced beyond the one that is planned
+  std::size_t unread = 1;  // batches planned and not yet fetched, beyond the one that is
+  std::size_t ahead = 3;   // batches fetched and not yet in training
+};
+
+// Batches on their way from the thread that plans to the one that trains.
+class Ready {
+ public:
+  explicit Ready(std::size_t most) : most_(most) {}
+
+  void push(std::unique_ptr<Batch> batch) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return batches_.size() < most_; });
+    batches_.push_back(std::move(batch));
+    changed_.notify_all();
+  }
+  void close() {
+    std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    changed_.notify_all();
+  }
+  std::unique_ptr<Batch> pop() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_closed_ || !batches_.empty(); });
+    if (batches_.empty()) return nullptr;
+    std::unique_ptr<Batch> batch = std::move(batches_.front());
+    batches_.pop_front();
+    changed_.notify_all();
+    return batch;
+  }
+  void ended() {
+    std::lock_guard lock(mutex_);
+    ++num_ended_;
+    changed_.notify_all();
+  }
+  std::size_t num_ended() {
+    std::lock_guard lock(mutex_);
+    return num_ended_;
+  }
+  void wait_for_end(std::size_t since) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return num_ended_ != since; });
+  }
+
+ private:
+  const std::size_t most_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::unique_ptr<Batch>> batches_;
+  std::size_t num_ended_ = 0;
+  bool is_closed_ = false;
+};
+
+class Stress {
+ public:
+  explicit Stress(const Plan& plan)
+      : plan_(plan), group_(make_group(plan.setup, directory_, budget_)), twin_(*group_) {}
+
+  // Until all batches have ended, or the disk has failed for good.
+  void run() {
+    std::thread planner([this] { plan_all(); });
+    std::mt19937_64 random(plan_.seed + 1);
+    for (std::size_t n = 0; std::unique_ptr<Batch> batch = ready_.pop(); ++n) {
+      twin_.end(*batch);
+      ready_.ended();
+      if (n % 5 == 0) read_some(random);
+      CHECK(twin_.num_wrong() == 0);
+    }
+    planner.join();
+    check_end();
+  }
+
+  bool has_failed() const { return has_failed_; }
+  std::size_t num_refused() const { return num_refused_; }
+  sfctr::GroupCounters counters() const { return group_->counters(); }
+  sfctr::LogCounters log_counters() const { return group_->log_counters(); }
+
+ private:
+  void plan_all() {
+    std::mt19937_64 random(plan_.seed);
+    for (std::size_t made = 0; !has_failed_;) {
+      for (; made < plan_.num_batches && known_.size() <= plan_.known; ++made) {
+        known_.push_back(Batch::random(random, plan_.setup.num_keys, plan_.most_rows));
+        if (plan_.known > 0) group_->announce(known_.back()->ws);
+      }
+      if (known_.empty() && planned_.empty()) break;
+      if (known_.empty() || planned_.size() > plan_.unread) {
+        fetch_oldest(random() % 16 == 0);
+        continue;
+      }
+      std::unique_ptr<Batch> batch = std::move(known_.front());
+      known_.pop_front();
+      if (random() % 16 == 0) {
+        group_->discard(batch->ws);
+      } else {
+        plan_one(std::move(batch));
+      }
+    }
+    for (const auto* waiting : {&planned_, &known_}) {
+      for (const std::unique_ptr<Batch>& batch : *waiting) group_->discard(batch->ws);
+    }
+    ready_.close();
+  }
+
+  void plan_one(std::unique_ptr<Batch> batch) {
+    const std::size_t seen = ready_.num_ended();
+    try {
+      if (group_->plan(batch->ws)) return planned_.push_back(std::move(batch));
+      known_.push_front(std::move(batch));
+      planned_.empty() ? ready_.wait_for_end(seen) : fetch_oldest(false);
+    } catch (const sfctr::DiskError& error) {
+      refuse(error, std::move(batch));
+    }
+  }
+
+  // A batch whose rows could not be read, or one that shares them, is planned again.
+  void fetch_oldest(bool forget) {
+    std::unique_ptr<Batch> batch = std::move(planned_.front());
+    planned_.pop_front();
+    if (forget) return group_->discard(batch->ws);
+    try {
+      group_->fetch(batch->ws);
+      ready_.push(std::move(batch));
+    } catch (const sfctr::DiskError& error) {
+      refuse(error, std::move(batch));
+    } catch (const sfctr::ChecksumError&) {
+      throw;
+    } catch (const std::runtime_error&) {
+      known_.push_front(std::move(batch));
+    }
+  }
+
+  void refuse(const sfctr::DiskError& error, std::unique_ptr<Batch> batch) {
+    CHECK(error.code() == EIO || error.code() == ENOSPC);
+    ++num_refused_;
+    has_failed_ = error.code() == ENOSPC;
+    known_.push_front(std::move(batch));
+  }
+
+  void read_some(std::mt19937_64& random) {
+    const auto batch = Batch::random(random, plan_.setup.num_keys, plan_.most_rows);
+    std::vector<std::uint64_t> keys;
+    for (int i = 0; i < 9; ++i) keys.push_back(random() % (plan_.setup.num_keys + 2));
+    std::ranges::sort(keys);
+    keys.erase(std::ranges::unique(keys).begin(), keys.end());
+    const auto table = static_cast<std::uint32_t>(random() % kNativeTables);
+    until_read([&] { twin_.view(*batch); });
+    until_read([&] { twin_.find(table, keys); });
+    if (random() % 8 == 0) until_read([&] { twin_.export_all(); });
+    CHECK(group_->memory_bytes() > 0);
+  }
+
+  static void until_read(const std::function<void()>& read) {
+    while (true) {
+      try {
+        return read();
+      } catch (const sfctr::DiskError& error) {
+        CHECK(error.code() == EIO);
+      }
+    }
+  }
+
+  void check_end() {
+    until_read([&] { twin_.export_all(); });
+    CHECK(twin_.num_wrong() == 0 && !twin_.rows.empty());
+    const sfctr::GroupCounters counters = group_->counters();
+    CHECK(counters.hits + counters.fresh + counters.fetched == counters.unique);
+    CHECK(group_->log_counters().live <= twin_.rows.size());
+    if (has_failed_ || !plan_.setup.num_frames) return;
+    Batch none({}, {});  // its plan gives back what the index has grown into
+    place(*group_, none);
+    group_->discard(none.ws);
+    CHECK(twin_.rows.size() * sfctr::kIndexBytes == budget().index_bytes());
+    CHECK(!budget().is_over());
+  }
+
+  const Budget& budget() const { return *budget_; }
+
+  TempDir directory_;
+  Plan plan_;
+  std::shared_ptr<Budget> budget_ = std::make_shared<Budget>(plan_.setup.ram_bytes());
+  std::unique_ptr<RowGroup> group_;
+  RowTwin twin_;
+  Ready ready_{plan_.ahead};
+  std::deque<std::unique_ptr<Batch>> known_, planned_;  // of the thread that plans
+  std::atomic<bool> has_failed_ = false;
+  std::size_t num_refused_ = 0;
+};
+
+void rows_are_those_of_a_map_at_any_size_of_the_cache(std::uint64_t seed) {
+  for (const std::size_t num_frames : {0, 1, 3, 8, 20, 200}) {
+    for (const Policy policy : {Policy::kLru, Policy::kLfu}) {
+      const IoKind io = num_frames % 2 == 0 ? IoKind::kAuto : IoKind::kThreads;
+      for (const std::size_t known : {0, 1, 4}) {
+        Stress stress({.setup = {.num_frames = num_frames, .policy = policy, .io = io},
+                       .seed = ++seed,
+                       .known = known,
+                       .unread = seed % 4,
+                       .ahead = 1 + seed / 4 % 4});
+        stress.run();
+        const sfctr::GroupCounters counters = stress.counters();
+        CHECK((counters.evicted > 0) == (num_frames < 200));
+        CHECK(num_frames > 1 || counters.scratch > 0);
+        if (num_frames < 200) CHECK(stress.log_counters().records_moved > 0 && stress.log_counters().bytes_read > 0);
+      }
+    }
+  }
+}
+
+void rows_without_a_disk_are_those_of_a_map() {
+  Stress stress({.setup = {.has_disk = false}, .seed = 77});
+  stress.run();
+  CHECK(stress.counters().evicted == 0);
+}
+
+void a_sector_that_cannot_be_read_now_and_then_costs_no_row(IoKind io) {
+  IoFaults faults;
+  for (std::uint64_t n = 0; n < 100; ++n) faults.fail(IoCall::kRead, EIO, 5 + n * 4);
+  Stress stress({.setup = {.num_frames = 8, .io = io, .io_faults = &faults}, .seed = 78});
+  stress.run();
+  CHECK(stress.num_refused() > 0);
+}
+
+void a_full_disk_ends_the_planning_and_costs_no_row(std::size_t num_frames, std::uint64_t after_bytes) {
+  IoFaults faults;
+  faults.disk_full(after_bytes);
+  Stress stress({.setup = {.num_frames = num_frames, .io_faults = &faults}, .seed = after_bytes, .ahead = 4});
+  stress.run();
+  CHECK(stress.has_failed() && stress.num_refused() == 1);
+}
+
+void a_slow_disk_changes_nothing() {
+  IoFaults faults;
+  std::atomic<bool> is_over = false;
+  std::thread disk([&] {
+    while (!is_over) {
+      faults.stall(IoCall::kWrite);
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      faults.resume(IoCall::kWrite);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  Stress stress({.setup = {.num_frames = 5, .io_faults = &faults}, .seed = 79});
+  stress.run();
+  is_over = true;
+  disk.join();
+}
+
+}  // namespace
+
+int main() {
+  alarm(280);  // a test that waits for ever ends here
+  for (std::uint64_t round = 0; round < (kSanitized ? 1 : 3); ++round) {
+    rows_are_those_of_a_map_at_any_size_of_the_cache(1000 * round);
+  }
+  rows_without_a_disk_are_those_of_a_map();
+  for (const IoKind io : {IoKind::kAuto, IoKind::kThreads}) a_sector_that_cannot_be_read_now_and_then_costs_no_row(io);
+  for (const std::size_t num_frames : {0, 4, 16}) {
+    for (const std::uint64_t after_bytes : {0, 20'000})
+      a_full_disk_ends_the_planning_and_costs_no_row(num_frames, after_bytes);
+  }
+  a_slow_disk_changes_nothing();
+}

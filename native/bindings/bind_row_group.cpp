@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bind_membership.h"
 #include "bindings.h"
 #include "sfctr/row_group.h"
 #include "working_set.h"
@@ -22,11 +23,20 @@ using Floats = arrays::Vector<float>;
 using Release = nb::gil_scoped_release;
 
 void init_table(sfctr::TableInit* self, std::uint64_t seed, std::uint64_t null_seed, const std::string& kind, double a,
-                double b, float state0, float linear_state0, bool frozen) {
+                double b, float state0, float linear_state0, bool frozen,
+                const std::optional<sfctr::MembershipRule>& membership) {
   if (kind != "normal" && kind != "uniform") {
     throw std::invalid_argument("kind is '" + kind + "' and must be 'normal' or 'uniform'");
   }
-  new (self) sfctr::TableInit{seed, null_seed, kind == "normal", a, b, state0, linear_state0, frozen};
+  new (self) sfctr::TableInit{seed,
+                              null_seed,
+                              kind == "normal",
+                              a,
+                              b,
+                              state0,
+                              linear_state0,
+                              frozen,
+                              membership.value_or(sfctr::MembershipRule{})};
 }
 
 sfctr::Policy policy_named(const std::string& name) {
@@ -207,19 +217,22 @@ nb::tuple export_rows(RowGroup& group, std::size_t native_table, std::uint64_t f
 void bind_table_init(nb::module_& m) {
   nb::class_<sfctr::TableInit>(m, "TableInit", "How the rows of one table begin, and whether they change.")
       .def("__init__", &init_table, "seed"_a, "null_seed"_a, "kind"_a, "a"_a, "b"_a, "state0"_a = 0.0f,
-           "linear_state0"_a = 0.0f, "frozen"_a = false,
+           "linear_state0"_a = 0.0f, "frozen"_a = false, "membership"_a = nb::none(),
            "seed: of the Philox words that first values are made of; null_seed: the same for the row of a missing "
            "value.\n"
            "kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first "
            "value\n"
-           "of Adagrad's accumulators. frozen: rows are neither trained nor added.");
+           "of Adagrad's accumulators. frozen: rows are neither trained nor added.\n"
+           "membership: who has a row; None: every key that was trained.");
 }
 
 void bind_training(nb::class_<RowGroup>& group) {
   group
       .def(
           "announce",
-          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) { told(self, ws, [&](RowGroup& g) { g.announce(ws.core); }); },
+          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) {
+            told(self, ws, [&](RowGroup& g) { g.announce(ws.core); });
+          },
           "ws"_a,
           "Say that the batch will be planned after those announced before it: its rows are then spared where they can "
           "be.\n"
@@ -245,7 +258,8 @@ void bind_training(nb::class_<RowGroup>& group) {
             told(self, ws, [&](RowGroup& g) { g.locate(ws.core, train); });
           },
           "ws"_a, "train"_a,
-          "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, and "
+          "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, "
+          "and "
           "a\n"
           "key without a row reads as zeros. Forgets what was located or merged before.")
       .def(
@@ -289,12 +303,14 @@ void bind_training(nb::class_<RowGroup>& group) {
             return self.grad_norm_squared(ws.core);
           },
           "ws"_a, "Sum of the squares of all merged gradients, vectors and first-order weights, in double.")
-      .def("update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
-           "linear_hyper"_a.noconvert() = nb::none(),
-           "Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row "
-           "have\n"
-           "one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())].\n"
-           "The working set must then be located again before further use.");
+      .def(
+          "update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
+          "linear_hyper"_a.noconvert() = nb::none(),
+          "Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row "
+          "have\n"
+          "one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, "
+          "len(hyper_columns())].\n"
+          "The working set must then be located again before further use.");
 }
 
 void bind_rows(nb::class_<RowGroup>& group) {
@@ -303,7 +319,8 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "Rows of native table 2t (table t) or 2t + 1 (its missing value).")
       .def("memory_bytes", &RowGroup::memory_bytes, "Bytes of RAM that rows, indexes and buffers of the disk take.")
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
-           "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put "
+           "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans "
+           "put "
            "off,\n"
            "since the group was made; and rows and bytes on disk.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
@@ -330,12 +347,14 @@ void bind_rows(nb::class_<RowGroup>& group) {
       .def(
           "import_rows",
           [](RowGroup& self, std::size_t native_table, arrays::Vector<const std::uint64_t> keys,
-             arrays::Matrix<const float> records) {
+             arrays::Matrix<const float> records, std::optional<arrays::Vector<const std::uint32_t>> last) {
             Release release;
-            self.import_rows(native_table, arrays::span(keys), arrays::span(records));
+            self.import_rows(native_table, arrays::span(keys), arrays::span(records), arrays::span(last));
           },
-          "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
-          "Add rows, or overwrite those there are: records [n, record_floats] of keys [n].")
+          "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(), "last"_a.noconvert() = nb::none(),
+          "Add rows, or overwrite those there are: records [n, record_floats] of keys [n]. last [n]: the step that "
+          "trained\n"
+          "each last; None: the last one committed.")
       .def("reserve", &RowGroup::reserve, "native_table"_a, "num_rows"_a, nb::call_guard<Release>(),
            "Make room in the index for so many rows in all.");
 }
@@ -352,6 +371,7 @@ void bind_row_group(nb::module_& m) {
       .def(nb::init<std::uint64_t>(), "limit"_a)
       .def_prop_ro("limit", &sfctr::Budget::limit)
       .def_prop_ro("used", &sfctr::Budget::used, "Of frames and indexes, as they are counted.");
+  bind_membership_rule(m);
   bind_table_init(m);
   m.def(
       "hyper_columns",
@@ -365,10 +385,11 @@ void bind_row_group(nb::module_& m) {
   group
       .def(
           "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
-          "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru",
-          "segment_bytes"_a = std::size_t{64} << 20, "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto",
+          "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru", "segment_bytes"_a = std::size_t{64} << 20,
+          "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto",
           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
-          "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows "
+          "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for "
+          "rows "
           "that\n"
           "the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.\n"
           "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'.")
@@ -377,5 +398,6 @@ void bind_row_group(nb::module_& m) {
       .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),
            "Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
   bind_training(group);
+  bind_members(group);
   bind_rows(group);
 }

@@ -34,7 +34,7 @@ void RowGroup::update(WorkingSet& ws, std::uint64_t step, float scale, std::span
                    layout_.linear ? update_args(linear_rule_, linear_hyper[t], step, scale) : UpdateArgs{});
     });
   }
-  end_batch(ws, true);
+  end_batch(ws, step);
   ws.gradients.any = false;
 }
 

@@ -200,7 +200,7 @@ std::uint64_t RowGroup::remove_rows(std::size_t native_table, std::span<const st
   drain();
   table(native_table);  // refuses one that is not there
   if (members_ ? members_->is_settled : num_in_flight_ > 0) {
-    throw std::runtime_error("rows cannot be removed while a batch that may hold them is in flight");
+    throw std::runtime_error("rows cannot be removed while a batch that may hold them is in flight; end it first");
   }
   Membership* const members = native_table % 2 == 0 ? members_of(native_table / 2) : nullptr;
   std::uint64_t count = 0;

@@ -138,6 +138,64 @@ def moved(twin: members_twin.Group, group: _native.RowGroup, to: _native.RowGrou
     return to
 
 
+# ------------------------------------------------------------------------------------------------------ worked by hand
+
+
+def test_of_a_batch_larger_than_the_capacity_the_keys_of_the_largest_hashes_stay() -> None:
+    twin = members_twin.Group(1, "sgd", None, [numpy_twin.Table(seed=1, null_seed=2)], [Rule(capacity=3)])
+    run = Replay(twin, make(twin), ["train", "train"])
+    for keys in ([9], [1, 2, 3, 4, 5]):
+        run.begin([numpy_twin.Feature(table=0, pooling="one", keys=np.array(keys, dtype=np.uint64))], None)
+        run.finish_oldest()
+    stayed = sorted([1, 2, 3, 4, 5], key=numpy_twin.mix)[2:]
+    assert sorted(all_rows(run.group, 1)) == [(0, key) for key in sorted(stayed)]
+
+
+def test_a_batch_is_settled_before_it_is_used_and_after_it_is_fetched() -> None:
+    twin = members_twin.Group(1, "sgd", None, [numpy_twin.Table(seed=1, null_seed=2)], [Rule(admit_after=2, rare=True)])
+    group, features = make(twin), [numpy_twin.Feature(table=0, pooling="one", keys=np.arange(3, dtype=np.uint64))]
+    ws, out = working_set(twin, features), np.empty(3, dtype=F32)
+    with pytest.raises(RuntimeError, match="plan and fetch this working set first"):
+        group.settle(ws)
+    group.locate(ws, train=True)
+    with pytest.raises(RuntimeError, match="settle this working set first"):
+        group.forward(ws, 0, 3, out)
+    group.settle(ws)
+    group.settle(ws)
+    group.forward(ws, 0, 3, out)
+    with pytest.raises(ValueError, match="table 0 has a rare row in the group and not in the working set"):
+        group.plan(_native.WorkingSet(1, 0, []))
+
+
+def test_rows_are_not_removed_under_a_settled_batch() -> None:
+    twin = members_twin.Group(1, "sgd", None, [numpy_twin.Table(seed=1, null_seed=2)], [Rule(capacity=9)])
+    keys = np.arange(3, dtype=np.uint64)
+    run = Replay(twin, make(twin), ["train"])
+    run.begin([numpy_twin.Feature(table=0, pooling="one", keys=keys)], None)
+    run.finish_oldest()
+    ahead = working_set(twin, [numpy_twin.Feature(table=0, pooling="one", keys=keys)])
+    run.group.locate(ahead, train=True)
+    assert run.group.remove_rows(0, keys[:1]) == 1
+    run.group.settle(ahead)
+    with pytest.raises(RuntimeError, match="while a batch that may hold them is in flight; end it first"):
+        run.group.remove_rows(0, keys)
+    out = np.empty(3, dtype=F32)
+    run.group.forward(ahead, 0, 3, out)
+    assert out[0] == twin.initial(0, 0)[0] != twin.rows[0, 0][0] and out[1] == twin.rows[0, 1][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"admit_after": 0}, "admit_after must be 1 to 10"),
+        ({"expire_after_steps": 1, "expire_after_ns": 1}, "expire by steps or by event time"),
+    ],
+)
+def test_rules_at_odds_are_refused(options: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        _native.MembershipRule(**options)
+
+
 # ------------------------------------------------------------------------------------------------------------ property
 
 

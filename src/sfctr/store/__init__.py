@@ -1,7 +1,7 @@
 """Holds the rows of *this* process in RAM and on disk, and updates them. Knows no rank, no batch, no model."""
 
-from .group import Group, RowBlock
+from .group import RARE_KEY, Group, RowBlock
 from .membership import NO_CLOCK, EventClock, Waiting
 from .store import Store
 
-__all__ = ["NO_CLOCK", "EventClock", "Group", "RowBlock", "Store", "Waiting"]
+__all__ = ["NO_CLOCK", "RARE_KEY", "EventClock", "Group", "RowBlock", "Store", "Waiting"]

@@ -35,6 +35,10 @@ class RowBlock:
     last: U32 | None = None
 
 
+RARE_KEY = np.uint64(1)
+"""Of the null that stands for rare keys."""
+
+
 class Group:
     """The rows of the tables of one plan. `budget` of RAM is shared with the other groups of a store."""
 

@@ -140,7 +140,9 @@ class Group(numpy_twin.Group):
                 members.last[key] = number
                 members.waiting.pop(key, None)
         for t, members in enumerate(self.members):
-            self._remove(t, [key for key, last in members.last.items() if self._is_stale(members.rule, last)], "expired")
+            self._remove(
+                t, [key for key, last in members.last.items() if self._is_stale(members.rule, last)], "expired"
+            )
             self._remove(t, surplus(members.rule.capacity, members.last), "removed")
             seen = {key: last for key, (_, last) in members.waiting.items()}
             for key in surplus(members.rule.most_waiting, seen):

@@ -11,7 +11,7 @@ import members_twin
 import numpy as np
 import numpy_twin
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from members_twin import Rule
 from test_native_tiers import F32, RULES, ZERO, all_rows, batches, matrix, ram_for
@@ -30,9 +30,7 @@ def make(twin: members_twin.Group, *, ram: int | None = None, disk: Path | None 
     ]
     budget = None if ram is None else _native.Budget(ram)
     directory = None if disk is None else str(disk)
-    return _native.RowGroup(
-        twin.dim, twin.has_linear, twin.vector_rule, twin.linear_rule, inits, budget, directory
-    )
+    return _native.RowGroup(twin.dim, twin.has_linear, twin.vector_rule, twin.linear_rule, inits, budget, directory)
 
 
 def native_rule(rule: Rule) -> _native.MembershipRule:
@@ -202,7 +200,9 @@ def test_rules_at_odds_are_refused(options: dict[str, int], words: str) -> None:
 @st.composite
 def rules(draw: st.DrawFn) -> Rule:
     admit_after = draw(st.sampled_from([1, 1, 2, 3]))
-    ages = draw(st.sampled_from([{}, {"expire_after_steps": 1}, {"expire_after_steps": 3}, {"expire_after_ns": SECOND}]))
+    ages = draw(
+        st.sampled_from([{}, {"expire_after_steps": 1}, {"expire_after_steps": 3}, {"expire_after_ns": SECOND}])
+    )
     return Rule(
         capacity=draw(st.sampled_from([0, 1, 3, 8])),
         admit_after=admit_after,
@@ -215,7 +215,7 @@ def rules(draw: st.DrawFn) -> Rule:
 FATES = ["train", "train", "train", "train look", "half", "half look", "train remove", "discard", "discard look"]
 
 
-@settings(max_examples=100, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=150, deadline=None)
 @given(
     stream=batches(),
     rule=rules().filter(lambda rule: rule != replace(Rule(), most_waiting=rule.most_waiting)),

@@ -2,9 +2,9 @@
 
   run.toml            the resolved run file
   dense.safetensors   the model's state and the dense tables
-  rows/NNN.parquet    one file for each table that is not dense and has rows: key, null, vector, linear, state; and last,
-                      the step that trained the row last, for tables with options of membership. The row of a missing
-                      value is a null with key 0, that of rare keys a null with key 1.
+  rows/NNN.parquet    one file for each table that is not dense and has rows: key, null, vector, linear, state; and
+                      last, the step that trained the row last, for tables with options of membership. The row of a
+                      missing value is a null with key 0, that of rare keys a null with key 1.
   waiting/NNN.parquet for tables with such options: keys without a row that steps have reached: key, count, last
   clock.parquet       where rows expire by event time: step, time (ns since 1970) at which the greatest time rose
   strings/NNN.parquet the text of hashed keys, for tables that keep it

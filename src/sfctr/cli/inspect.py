@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") -> None:
     """Show what a run holds.
 
-    Its model, tables, rows and sizes, which keys have come and gone, and the metrics of the last evaluation before it was saved.
+    Its model, tables, rows and sizes, which keys have come and gone, and the metrics of the last evaluation before it
+    was saved.
     """
     from sfctr.store import Store
     from sfctr.train.run import open_saved

@@ -116,7 +116,9 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _membership_options(self) -> list[str]:
         """Names of the options of membership that are set, `unseen` apart."""
-        limits = [name for name in ("capacity", "expire_after_steps", "expire_after") if getattr(self, name) is not None]
+        limits = [
+            name for name in ("capacity", "expire_after_steps", "expire_after") if getattr(self, name) is not None
+        ]
         return [*limits, *(["admit_after"] if self.admit_after > 1 else [])]
 
     @property

@@ -125,7 +125,6 @@ class Group:
         """What has moved since the store was made; see the native core's GroupCounters."""
         return self.native.counters()
 
-
     def membership(self, place: int) -> dict[str, int]:
         """Counters of the table in this place, and how many keys have a row and how many wait for one."""
         counters = self.native.membership(place)

@@ -145,7 +145,7 @@ class Store:
             disk = "" if self._spill is not None else ", or let rows go to disk (tiers.disk)"
             raise CapacityError(
                 f"tiers.ram is {self._budget.limit:,} bytes and {error} at step {self.steps + 1:,}; raise tiers.ram"
-                f"{disk}, or give table '{largest}' ({self.num_rows(largest):,} rows) buckets"
+                f"{disk}, or give table '{largest}' ({self.num_rows(largest):,} rows) a capacity or buckets"
             ) from None
         except (_native.DiskError, _native.ChecksumError) as error:
             raise DiskError(f"{error}; every row trained so far is still in RAM or in {self._spill}") from None
@@ -162,7 +162,7 @@ class Store:
         raise SchemaError(f"the store has no table '{table}'{nearest(table, self.tables)}")
 
     def num_rows(self, table: str) -> int:
-        """Rows held for a table, with those of a missing value and of rare keys; a dense table has all of its rows from the start."""
+        """Rows held for a table, with those of a missing value and of rare keys; a dense table has all from the start."""
         if table in self.tables and self.tables[table].dense:
             return self.tables[table].rows_of_dense + 1
         group, place = self.group_of(table)

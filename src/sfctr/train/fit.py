@@ -38,6 +38,7 @@ from .run import METRICS_FILE, RUN_FILE, Run, build_run_model, open_store
 from .scoring import Labels, Scorer, evaluate_source, features_with_texts
 from .trainer import Parts, Trainer
 
+
 def fit(
     data: Any,
     schema: Schema,

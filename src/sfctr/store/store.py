@@ -162,7 +162,7 @@ class Store:
         raise SchemaError(f"the store has no table '{table}'{nearest(table, self.tables)}")
 
     def num_rows(self, table: str) -> int:
-        """Rows held for a table, with those of a missing value and of rare keys; a dense table has all from the start."""
+        """Rows held for a table, those of a missing value and of rare keys included; a dense table has all of them."""
         if table in self.tables and self.tables[table].dense:
             return self.tables[table].rows_of_dense + 1
         group, place = self.group_of(table)

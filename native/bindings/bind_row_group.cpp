@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bind_membership.h"
 #include "bindings.h"
 #include "sfctr/row_group.h"
 #include "working_set.h"
@@ -22,11 +23,20 @@ using Floats = arrays::Vector<float>;
 using Release = nb::gil_scoped_release;
 
 void init_table(sfctr::TableInit* self, std::uint64_t seed, std::uint64_t null_seed, const std::string& kind, double a,
-                double b, float state0, float linear_state0, bool frozen) {
+                double b, float state0, float linear_state0, bool frozen,
+                const std::optional<sfctr::MembershipRule>& membership) {
   if (kind != "normal" && kind != "uniform") {
     throw std::invalid_argument("kind is '" + kind + "' and must be 'normal' or 'uniform'");
   }
-  new (self) sfctr::TableInit{seed, null_seed, kind == "normal", a, b, state0, linear_state0, frozen};
+  new (self) sfctr::TableInit{seed,
+                              null_seed,
+                              kind == "normal",
+                              a,
+                              b,
+                              state0,
+                              linear_state0,
+                              frozen,
+                              membership.value_or(sfctr::MembershipRule{})};
 }
 
 sfctr::Policy policy_named(const std::string& name) {
@@ -212,13 +222,14 @@ nb::tuple export_rows(RowGroup& group, std::size_t native_table, std::uint64_t f
 void bind_table_init(nb::module_& m) {
   nb::class_<sfctr::TableInit>(m, "TableInit", "How the rows of one table begin, and whether they change.")
       .def("__init__", &init_table, "seed"_a, "null_seed"_a, "kind"_a, "a"_a, "b"_a, "state0"_a = 0.0f,
-           "linear_state0"_a = 0.0f, "frozen"_a = false,
+           "linear_state0"_a = 0.0f, "frozen"_a = false, "membership"_a = nb::none(),
            "seed: of the Philox words that first values and the rounding of bf16 are made of; null_seed: the same for "
            "the\n"
            "row of a missing value.\n"
            "kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first "
            "value\n"
-           "of Adagrad's accumulators. frozen: rows are neither trained nor added.");
+           "of Adagrad's accumulators. frozen: rows are neither trained nor added.\n"
+           "membership: who has a row; None: every key that was trained.");
 }
 
 void bind_faults(nb::module_& m) {
@@ -362,12 +373,14 @@ void bind_rows(nb::class_<RowGroup>& group) {
       .def(
           "import_rows",
           [](RowGroup& self, std::size_t native_table, arrays::Vector<const std::uint64_t> keys,
-             arrays::Matrix<const float> records) {
+             arrays::Matrix<const float> records, std::optional<arrays::Vector<const std::uint32_t>> last) {
             Release release;
-            self.import_rows(native_table, arrays::span(keys), arrays::span(records));
+            self.import_rows(native_table, arrays::span(keys), arrays::span(records), arrays::span(last));
           },
-          "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
-          "Add rows, or overwrite those there are: records [n, record_floats] of keys [n].")
+          "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(), "last"_a.noconvert() = nb::none(),
+          "Add rows, or overwrite those there are: records [n, record_floats] of keys [n]. last [n]: the step that "
+          "trained\n"
+          "each last; None: the last one committed.")
       .def("reserve", &RowGroup::reserve, "native_table"_a, "num_rows"_a, nb::call_guard<Release>(),
            "Make room in the index for so many rows in all.");
 }
@@ -384,6 +397,7 @@ void bind_row_group(nb::module_& m) {
       .def(nb::init<std::uint64_t>(), "limit"_a)
       .def_prop_ro("limit", &sfctr::Budget::limit)
       .def_prop_ro("used", &sfctr::Budget::used, "Of frames and indexes, as they are counted.");
+  bind_membership_rule(m);
   bind_table_init(m);
   bind_faults(m);
   m.def(
@@ -414,5 +428,6 @@ void bind_row_group(nb::module_& m) {
       .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),
            "Offset and length, in float32 words, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
   bind_training(group);
+  bind_members(group);
   bind_rows(group);
 }

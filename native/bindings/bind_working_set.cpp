@@ -41,12 +41,13 @@ void init_feature_keys(PyFeatureKeys* self, int table, const std::string& poolin
   new (self) PyFeatureKeys{core, std::move(keys), std::move(offsets), std::move(nulls), std::move(weights)};
 }
 
-void init_working_set(PyWorkingSet* self, int num_tables, std::size_t num_rows, std::vector<PyFeatureKeys> features) {
+void init_working_set(PyWorkingSet* self, int num_tables, std::size_t num_rows, std::vector<PyFeatureKeys> features,
+                      const std::vector<int>& rare_tables) {
   std::vector<sfctr::FeatureKeys> keys;
   for (const PyFeatureKeys& feature : features) keys.push_back(feature.keys);
   const auto unique = [&] {
     nb::gil_scoped_release release;
-    return sfctr::WorkingSet(num_tables, num_rows, std::move(keys));
+    return sfctr::WorkingSet(num_tables, num_rows, std::move(keys), rare_tables);
   };
   new (self) PyWorkingSet{std::move(features), unique()};
 }
@@ -72,7 +73,10 @@ void bind_working_set_class(nb::module_& m) {
       "Table t is native tables 2t (its keys) and 2t + 1 (the row of a missing value, key 0).\n"
       "Keys are numbered by native table, then by first appearance (feature, then position).")
       .def("__init__", &init_working_set, "num_tables"_a, "num_rows"_a, "features"_a,
-           "Raises ValueError, naming the feature by its number, where shapes or options do not fit together.")
+           "rare_tables"_a = std::vector<int>(),
+           "Raises ValueError, naming the feature by its number, where shapes or options do not fit together.\n"
+           "rare_tables: numbers of the tables that list their rare row, key 1 of native table 2t + 1, with every "
+           "batch.")
       .def_prop_ro(
           "num_rows", [](const PyWorkingSet& ws) { return ws.core.num_rows(); }, "B, rows of the batch.")
       .def_prop_ro(

@@ -15,17 +15,21 @@ void RowGroup::discard(WorkingSet& ws) {
     if (in_flight && !ws.located.fetched) return_loads(ws);
   }
   if (!is_located) return;
-  if (in_flight) end_batch(ws, false);
+  if (in_flight) end_batch(ws, 0);
   ws.located.group = 0;
   ws.gradients.any = false;
 }
 
 // Leaves word for the next call that holds mutex_, so that the thread that trains need not wait for one that plans.
-void RowGroup::end_batch(WorkingSet& ws, bool committed) {
+// step: 0 where it is discarded.
+void RowGroup::end_batch(WorkingSet& ws, std::uint64_t step) {
   Located& located = ws.located;
   located.group = 0;
-  if (!located.scratch.empty()) store_scratch(ws, committed);
+  if (!located.scratch.empty()) store_scratch(ws, step > 0);
   Ended ended;
+  ended.step = step;
+  ended.time = located.time;
+  if (members_ && step > 0) ended.seen = seen_keys(ws);
   const auto table_begin = ws.table_begin();
   std::size_t native_table = 0;
   for (const std::uint32_t u : located.fresh) {
@@ -36,10 +40,11 @@ void RowGroup::end_batch(WorkingSet& ws, bool committed) {
     }
     if (!place.is_in_ram()) continue;
     ended.fresh.push_back({static_cast<std::uint32_t>(native_table), place.frame(), ws.keys()[u],
-                           committed && ws.gradients.any_reached(u)});
+                           step > 0 && ws.gradients.any_trained(u)});
   }
   ended.places = std::move(located.places);
   std::lock_guard lock(ended_mutex_);
+  if (members_ && located.settled) members_->is_settled = false;
   ended_.push_back(std::move(ended));
 }
 
@@ -56,11 +61,11 @@ void RowGroup::store_scratch(WorkingSet& ws, bool committed) {
   std::vector<Location> old;
   for (const std::uint32_t u : ws.located.scratch) {
     while (table_begin[native_table + 1] <= static_cast<std::int64_t>(u)) ++native_table;
-    if (!ws.gradients.any_reached(u)) continue;
+    if (!ws.gradients.any_trained(u)) continue;
     ids.push_back({ws.keys()[u], static_cast<std::uint32_t>(native_table)});
     records.push_back(reinterpret_cast<const std::byte*>(ws.located.records[u]));
-    const Place place = Place::from_bits(ws.located.places[u]);
-    if (place.is_on_disk()) old.push_back(place.location());
+    const std::uint32_t* const slot = tables_[native_table].index.slot_of(ws.keys()[u]);  // none if removed meanwhile
+    if (slot && Place::from_bits(*slot).is_on_disk()) old.push_back(Place::from_bits(*slot).location());
   }
   try {
     put_on_disk(ids, records);
@@ -104,7 +109,7 @@ void RowGroup::set_place(RecordId id, Place place) {
     *slot = place.bits();
     return;
   }
-  index.insert(id.key, place.bits());
+  index.insert(id.key, place.bits(), members_ ? kUnborn : 0);
   budget_->take_keys(1);
 }
 
@@ -115,8 +120,8 @@ void RowGroup::drain() {
     ended.swap(ended_);
   }
   for (const Ended& batch : ended) {
-    for (const Fresh& fresh : batch.fresh) settle(fresh);
-    if (evicts_) {
+    for (const Fresh& fresh : batch.fresh) become_row(fresh);
+    if (pins_all()) {
       for (const std::uint32_t bits : batch.places.span()) {
         const Place place = Place::from_bits(bits);
         if (place.is_in_ram() && frames_.unpin(place.frame()) == 0 && orphans_.erase(place.frame()) > 0) {
@@ -126,6 +131,7 @@ void RowGroup::drain() {
     } else {
       for (const Fresh& fresh : batch.fresh) frames_.unpin(fresh.frame);
     }
+    if (members_ && batch.step > 0) commit_members(batch);
     for (const Fresh& fresh : batch.fresh) {
       if (!fresh.reached) drop_if_unused(fresh);
     }
@@ -134,7 +140,7 @@ void RowGroup::drain() {
 }
 
 // What a committed step has reached is a row, whoever planned it.
-void RowGroup::settle(const Fresh& fresh) {
+void RowGroup::become_row(const Fresh& fresh) {
   if (!fresh.reached) return;
   NativeTable& table = tables_[fresh.native_table];
   std::uint32_t* const slot = table.index.slot_of(fresh.key);

@@ -107,7 +107,12 @@ void RowGroup::return_loads(WorkingSet& ws) {
     if (!place.is_in_ram()) continue;
     const auto after = std::ranges::upper_bound(table_begin, static_cast<std::int64_t>(load.key));
     const auto native_table = static_cast<std::size_t>(after - table_begin.begin() - 1);
-    *tables_[native_table].index.slot_of(ws.keys()[load.key]) = Place::on_disk(load.location).bits();
+    std::uint32_t* const slot = tables_[native_table].index.slot_of(ws.keys()[load.key]);
+    if (Place::from_bits(*slot).is_provisional()) {  // removed meanwhile
+      log().release({&load.location, 1});
+      continue;
+    }
+    *slot = Place::on_disk(load.location).bits();
     ws.located.places[load.key] = Place::none().bits();
     if (frames_.unpin(place.frame()) == 0) {
       frames_.give(place.frame());
@@ -144,7 +149,7 @@ void RowGroup::point_view(WorkingSet& ws) {
   parallel_ranges(ws.num_unique(), kBlock, [&](std::size_t begin, std::size_t end) {
     for (std::size_t u = begin; u < end; ++u) {
       const Place place = Place::from_bits(located.places[u]);
-      if (place.is_none() || place.is_provisional()) {
+      if (place.is_none()) {
         located.kinds[u] = static_cast<std::uint8_t>(RecordKind::kAbsent);
         located.records[u] = zeros_.data();
       } else if (disk_) {
@@ -154,6 +159,13 @@ void RowGroup::point_view(WorkingSet& ws) {
       }
     }
   });
+  for (std::size_t t = 0; t < inits_.size(); ++t) {
+    if (!inits_[t].membership.rare) continue;
+    for (auto u = ws.table_begin()[2 * t]; u < ws.table_begin()[2 * t + 1]; ++u) {
+      const auto key = static_cast<std::size_t>(u);
+      if (Place::from_bits(located.places[key]).is_none()) located.records[key] = located.records[ws.rare_id(t)];
+    }
+  }
   for (std::uint32_t u = 0; u < ws.num_unique(); ++u) {
     const Place place = Place::from_bits(located.places[u]);
     if (place.is_on_disk()) located.loads.push_back({u, place.location()});

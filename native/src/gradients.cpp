@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "key_blocks.h"
 #include "sfctr/row_group.h"
@@ -144,13 +145,36 @@ void RowGroup::backward(WorkingSet& ws, std::size_t begin, std::size_t end,
   }
   if (!ws.gradients.any) start_gradients(ws, layout_);
   const auto differs = [](const FeatureGradient& g) { return (g.vectors == nullptr) != (g.linear == nullptr); };
-  if (!std::ranges::any_of(gradients, differs)) return merge(ws, begin, end, layout_.dim, gradients);
-  std::vector<FeatureGradient> only = gradients;
-  for (FeatureGradient& g : only) g.linear = nullptr;
-  merge(ws, begin, end, layout_.dim, only);
-  only = std::move(gradients);
-  for (FeatureGradient& g : only) g.vectors = nullptr;
-  merge(ws, begin, end, layout_.dim, only);
+  if (!std::ranges::any_of(gradients, differs)) {
+    merge(ws, begin, end, layout_.dim, gradients);
+  } else {
+    std::vector<FeatureGradient> only = gradients;
+    for (FeatureGradient& g : only) g.linear = nullptr;
+    merge(ws, begin, end, layout_.dim, only);
+    only = gradients;
+    for (FeatureGradient& g : only) g.vectors = nullptr;
+    merge(ws, begin, end, layout_.dim, only);
+  }
+  if (members_ && ws.located.train) count_refused(ws, begin, end, gradients);
+}
+
+// A refused key was reached, and takes no gradient: of a table with a rare row its positions say so, of another what
+// was merged.
+void RowGroup::count_refused(WorkingSet& ws, std::size_t begin, std::size_t end,
+                             std::span<const FeatureGradient> gradients) const {
+  std::uint8_t* const reached = ws.gradients.reached.data();
+  for (std::size_t u = 0; u < ws.num_unique(); ++u) {
+    if (ws.located.kinds[u] != static_cast<std::uint8_t>(RecordKind::kRefused)) continue;
+    if (reached[u] != 0) reached[u] = Gradients::kRefused;
+  }
+  if (ws.located.trained_ids.size() == 0) return;
+  for (std::size_t f = 0; f < gradients.size(); ++f) {
+    if (!gradients[f].any()) continue;
+    const auto own = std::as_const(ws).virtual_ids(f), trained = std::as_const(ws).trained_ids(f);
+    for (std::size_t n = ws.features()[f].first_position(begin); n < ws.features()[f].first_position(end); ++n) {
+      if (own[n] != trained[n]) reached[own[n]] = Gradients::kRefused;
+    }
+  }
 }
 
 void RowGroup::require_gradients(const WorkingSet& ws) const {

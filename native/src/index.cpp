@@ -13,32 +13,41 @@ constexpr std::size_t kAhead = 16;       // look-ups whose cache lines are on th
 constexpr std::uint32_t kMostBits = 16;  // keeps the directory small even if hashes were chosen to collide
 constexpr std::uint16_t kStuck = std::numeric_limits<std::uint16_t>::max();
 
-// By about 1.3, and by at least one.
-std::uint64_t grown(std::uint64_t num_buckets) { return num_buckets + num_buckets * 3 / 10 + 1; }
-
 }  // namespace
 
-Index::Index() : directory_{0} { shards_.emplace_back(); }
+Index::Index(bool stamped) : directory_{0}, stamped_(stamped) { shards_.emplace_back(); }
 
-Index::Shard Index::make_shard(std::uint64_t num_buckets, std::uint32_t depth, std::uint32_t prefix) {
+// By about 1.3 or 1.15, and by at least one.
+std::uint64_t Index::grown(std::uint64_t num_buckets) const {
+  return num_buckets + num_buckets * (stamped_ ? 15 : 30) / 100 + 1;
+}
+
+Index::Shard Index::make_shard(std::uint64_t num_buckets, std::uint32_t depth, std::uint32_t prefix) const {
   Shard shard;
   shard.pages = Pages(num_buckets * sizeof(Bucket));
+  if (stamped_) shard.stamp_pages = Pages(num_buckets * kEntries * sizeof(std::uint32_t));
   shard.num_buckets = static_cast<std::uint32_t>(num_buckets);
   shard.depth = depth;
   shard.prefix = prefix;
   return shard;
 }
 
-std::uint32_t Index::probe(const Shard& shard, std::uint32_t home, std::uint64_t key) const {
-  if (shard.num_keys == 0) return kNone;
+// Of a few buckets all may have been passed: the search ends where it began.
+Index::Spot Index::spot_of(const Shard& shard, std::uint32_t home, std::uint64_t key) {
   std::uint32_t b = home;
   do {
     const Bucket& bucket = shard.buckets()[b];
-    if (const unsigned found = bucket.match(key)) return bucket.slots[std::countr_zero(found)];
-    if (bucket.passed == 0) return kNone;
+    if (const unsigned found = bucket.match(key)) return {b, static_cast<std::uint32_t>(std::countr_zero(found))};
+    if (bucket.passed == 0) return {kNone, 0};
     b = shard.next(b);
-  } while (b != home);  // of a few buckets all may have been passed
-  return kNone;
+  } while (b != home);
+  return {kNone, 0};
+}
+
+std::uint32_t Index::probe(const Shard& shard, std::uint32_t home, std::uint64_t key) const {
+  if (shard.num_keys == 0) return kNone;
+  const Spot spot = spot_of(shard, home, key);
+  return spot.bucket == kNone ? kNone : shard.buckets()[spot.bucket].slots[spot.entry];
 }
 
 std::uint32_t Index::find(std::uint64_t key) const {
@@ -69,7 +78,28 @@ void Index::find(std::span<const std::uint64_t> keys, std::uint32_t* slots) cons
   }
 }
 
-void Index::Shard::place(std::uint64_t hash, std::uint64_t key, std::uint32_t slot) {
+// Apart from the look-up without stamps, whose loop should hold nothing else.
+void Index::find(std::span<const std::uint64_t> keys, std::uint32_t* slots, std::uint32_t* stamps) const {
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i + kAhead < keys.size()) {
+      const std::uint64_t ahead = mix(keys[i + kAhead]);
+      const Shard& shard = shards_[shard_of(ahead)];
+      const std::uint32_t home = shard.home(ahead);
+      __builtin_prefetch(shard.buckets() + home);
+      __builtin_prefetch(shard.stamps() + std::size_t{home} * kEntries);
+    }
+    const std::uint64_t hash = mix(keys[i]);
+    const Shard& shard = shards_[shard_of(hash)];
+    slots[i] = kNone;
+    if (shard.num_keys == 0) continue;
+    const Spot spot = spot_of(shard, shard.home(hash), keys[i]);
+    if (spot.bucket == kNone) continue;
+    slots[i] = shard.buckets()[spot.bucket].slots[spot.entry];
+    stamps[i] = shard.stamp(spot.bucket, spot.entry);
+  }
+}
+
+void Index::Shard::place(std::uint64_t hash, std::uint64_t key, std::uint32_t slot, std::uint32_t stamp) {
   constexpr unsigned kFull = (1u << kEntries) - 1;
   for (std::uint32_t b = home(hash);; b = next(b)) {
     Bucket& bucket = buckets()[b];
@@ -77,6 +107,7 @@ void Index::Shard::place(std::uint64_t hash, std::uint64_t key, std::uint32_t sl
       const int entry = std::countr_one(bucket.used);
       bucket.keys[entry] = key;
       bucket.slots[entry] = slot;
+      if (stamps()) stamps()[std::size_t{b} * kEntries + static_cast<unsigned>(entry)] = stamp;
       bucket.used = static_cast<std::uint8_t>(bucket.used | 1u << entry);
       break;
     }
@@ -85,10 +116,10 @@ void Index::Shard::place(std::uint64_t hash, std::uint64_t key, std::uint32_t sl
   ++num_keys;
 }
 
-void Index::insert(std::uint64_t key, std::uint32_t slot) {
+void Index::insert(std::uint64_t key, std::uint32_t slot, std::uint32_t stamp) {
   const std::uint64_t hash = mix(key);
   if (!shards_[shard_of(hash)].has_room()) make_room(hash);
-  shards_[shard_of(hash)].place(hash, key, slot);
+  shards_[shard_of(hash)].place(hash, key, slot, stamp);
   ++num_keys_;
 }
 
@@ -115,26 +146,30 @@ std::uint32_t* Index::slot_of(std::uint64_t key) {
   const std::uint64_t hash = mix(key);
   Shard& shard = shards_[shard_of(hash)];
   if (shard.num_keys == 0) return nullptr;
-  const std::uint32_t home = shard.home(hash);
-  std::uint32_t b = home;
-  do {
-    Bucket& bucket = shard.buckets()[b];
-    if (const unsigned found = bucket.match(key)) return &bucket.slots[std::countr_zero(found)];
-    if (bucket.passed == 0) return nullptr;
-    b = shard.next(b);
-  } while (b != home);
-  return nullptr;
+  const Spot spot = spot_of(shard, shard.home(hash), key);
+  return spot.bucket == kNone ? nullptr : &shard.buckets()[spot.bucket].slots[spot.entry];
+}
+
+Index::Entry Index::entry_of(std::uint64_t key) {
+  const std::uint64_t hash = mix(key);
+  Shard& shard = shards_[shard_of(hash)];
+  if (shard.num_keys == 0) return {};
+  const Spot spot = spot_of(shard, shard.home(hash), key);
+  if (spot.bucket == kNone) return {};
+  return {&shard.buckets()[spot.bucket].slots[spot.entry],
+          &shard.stamps()[std::size_t{spot.bucket} * kEntries + spot.entry]};
 }
 
 // Shards cut the hashes into ranges, so their entries come one shard after the other.
-std::optional<std::uint64_t> Index::in_order(std::uint64_t from, std::size_t limit, std::vector<Entry>& entries) const {
-  const auto before = [](const Entry& a, const Entry& b) { return a.hash < b.hash; };
+std::optional<std::uint64_t> Index::in_order(std::uint64_t from, std::size_t limit,
+                                             std::vector<Listed>& entries) const {
+  const auto before = [](const Listed& a, const Listed& b) { return a.hash < b.hash; };
   entries.clear();
   for (std::uint64_t begin = from;;) {
     const Shard& shard = shards_[shard_of(begin)];
     const std::size_t first = entries.size();
-    shard.for_each([&](std::uint64_t key, std::uint32_t slot) {
-      if (const std::uint64_t hash = mix(key); hash >= begin) entries.push_back({hash, key, slot});
+    shard.for_each([&](std::uint64_t key, std::uint32_t slot, std::uint32_t stamp) {
+      if (const std::uint64_t hash = mix(key); hash >= begin) entries.push_back({hash, key, slot, stamp});
     });
     const auto here = entries.begin() + static_cast<std::ptrdiff_t>(first);
     if (entries.size() > limit) {
@@ -145,7 +180,7 @@ std::optional<std::uint64_t> Index::in_order(std::uint64_t from, std::size_t lim
       return next;
     }
     std::sort(here, entries.end(), before);
-    const std::uint64_t end = shard.depth == 0 ? 0 : (std::uint64_t{shard.prefix} + 1) << (64 - shard.depth);
+    const std::uint64_t end = shard.last_hash() + 1;
     if (end == 0) return std::nullopt;  // the last of all hashes
     begin = end;
     if (entries.size() == limit) return begin;
@@ -169,7 +204,8 @@ bool Index::may_split(std::uint64_t num_buckets, const Shard& shard) {
 
 void Index::grow(Shard& shard, std::uint64_t num_buckets) {
   Shard larger = make_shard(num_buckets, shard.depth, shard.prefix);
-  shard.for_each([&](std::uint64_t key, std::uint32_t slot) { larger.place(mix(key), key, slot); });
+  shard.for_each(
+      [&](std::uint64_t key, std::uint32_t slot, std::uint32_t stamp) { larger.place(mix(key), key, slot, stamp); });
   shard = std::move(larger);
 }
 
@@ -178,7 +214,7 @@ void Index::split(std::size_t old) {
   const std::uint32_t depth = shards_[old].depth + 1;
   const auto half_of = [depth](std::uint64_t hash) { return hash >> (64 - depth) & 1; };
   std::uint64_t counts[2] = {0, 0};
-  shards_[old].for_each([&](std::uint64_t key, std::uint32_t) { ++counts[half_of(mix(key))]; });
+  shards_[old].for_each([&](std::uint64_t key, std::uint32_t, std::uint32_t) { ++counts[half_of(mix(key))]; });
   Shard halves[2];
   for (std::uint32_t half : {0u, 1u}) {
     halves[half] = make_shard(grown(buckets_for(counts[half])), depth, shards_[old].prefix << 1 | half);
@@ -186,9 +222,9 @@ void Index::split(std::size_t old) {
   std::vector<std::uint32_t> directory = wide_directory(depth);
   shards_.emplace_back();
 
-  shards_[old].for_each([&](std::uint64_t key, std::uint32_t slot) {
+  shards_[old].for_each([&](std::uint64_t key, std::uint32_t slot, std::uint32_t stamp) {
     const std::uint64_t hash = mix(key);
-    halves[half_of(hash)].place(hash, key, slot);
+    halves[half_of(hash)].place(hash, key, slot, stamp);
   });
   bits_ = std::max(bits_, depth);
   const std::size_t span = std::size_t{1} << (bits_ - depth);
@@ -221,7 +257,8 @@ void Index::reserve(std::uint64_t num_keys) {
 
 std::size_t Index::memory_bytes() const {
   std::size_t total = shards_.capacity() * sizeof(Shard) + directory_.capacity() * sizeof(std::uint32_t);
-  for (const Shard& shard : shards_) total += shard.num_buckets * sizeof(Bucket);
+  for (const Shard& shard : shards_)
+    total += shard.num_buckets * (sizeof(Bucket) + (stamped_ ? kEntries * sizeof(std::uint32_t) : 0));
   return total;
 }
 

@@ -64,7 +64,7 @@ void NextUses::leave(WorkingSet& ws) noexcept {
 void NextUses::forget_all() noexcept {
   for (WorkingSet* const ws : known_) ws->known = {};
   known_.clear();
-  for (Index& table : tables_) table = {};
+  for (Index& table : tables_) table = Index();
   free_.clear();
   uses_.clear();
 }

@@ -31,9 +31,16 @@ class TableOf {
 }  // namespace
 
 void RowGroup::require_tables(const WorkingSet& ws) const {
-  if (static_cast<std::size_t>(ws.num_tables()) == inits_.size()) return;
-  throw std::invalid_argument("the working set has " + std::to_string(ws.num_tables()) + " tables and the group " +
-                              std::to_string(inits_.size()));
+  if (static_cast<std::size_t>(ws.num_tables()) != inits_.size()) {
+    throw std::invalid_argument("the working set has " + std::to_string(ws.num_tables()) + " tables and the group " +
+                                std::to_string(inits_.size()));
+  }
+  for (std::size_t t = 0; t < inits_.size(); ++t) {
+    if (ws.has_rare(t) == inits_[t].membership.rare) continue;
+    throw std::invalid_argument(
+        "table " + std::to_string(t) + " has a rare row in the " +
+        (ws.has_rare(t) ? "working set and not in the group" : "group and not in the working set"));
+  }
 }
 
 void RowGroup::announce(WorkingSet& ws) {
@@ -100,6 +107,8 @@ void RowGroup::start(WorkingSet& ws, bool train) {
   located.group = 0;
   located.train = train;
   located.fetched = false;
+  located.settled = false;
+  located.trained_ids.resize(0);
   located.records.resize(ws.num_unique());
   located.kinds.resize(ws.num_unique());
   located.places.resize(ws.num_unique());
@@ -116,8 +125,13 @@ void RowGroup::find_places(WorkingSet& ws) {
   parallel_for(blocks.size(), [&](std::size_t b) {
     const KeyBlock& block = blocks[b];
     const bool frozen = inits_[block.native_table / 2].frozen;
-    tables_[block.native_table].index.find(ws.keys().subspan(block.begin, block.end - block.begin),
-                                           located.places.data() + block.begin);
+    const auto keys = ws.keys().subspan(block.begin, block.end - block.begin);
+    std::uint32_t* const places = located.places.data() + block.begin;
+    if (located.train) {
+      tables_[block.native_table].index.find(keys, places);
+    } else {
+      find_rows(block.native_table, keys, places);
+    }
     for (std::size_t u = block.begin; u < block.end; ++u) {
       const Place place = Place::from_bits(located.places[u]);
       const bool stored = !place.is_none() && !place.is_provisional();
@@ -139,26 +153,27 @@ RowGroup::Missing RowGroup::count_missing(const WorkingSet& ws) const {
   return missing;
 }
 
-// Where rows never leave RAM only provisional ones need a pin, which keeps them from being dropped.
+// Where rows never leave RAM only provisional ones need a pin, which keeps them from being dropped; with membership
+// all, so that none that is removed loses its frame.
 void RowGroup::pin_found(WorkingSet& ws) {
   const Located& located = ws.located;
   for (std::size_t u = 0; u < ws.num_unique(); ++u) {
-    if (evicts_ && u + kAhead < ws.num_unique()) {
+    if (pins_all() && u + kAhead < ws.num_unique()) {
       const Place ahead = Place::from_bits(located.places[u + kAhead]);
       if (ahead.is_in_ram()) frames_.prefetch(ahead.frame());
     }
     const Place place = Place::from_bits(located.places[u]);
-    if (!place.is_in_ram() || !(evicts_ || place.is_provisional())) continue;
+    if (!place.is_in_ram() || !(pins_all() || place.is_provisional())) continue;
     frames_.pin(place.frame());
     if (evicts_) frames_.note_use(place.frame());
-    if (place.is_provisional()) ws.located.fresh.push_back(static_cast<std::uint32_t>(u));
+    if (members_ || place.is_provisional()) ws.located.fresh.push_back(static_cast<std::uint32_t>(u));
   }
 }
 
 void RowGroup::unpin_found(WorkingSet& ws) {
   for (std::size_t u = 0; u < ws.num_unique(); ++u) {
     const Place place = Place::from_bits(ws.located.places[u]);
-    if (place.is_in_ram() && (evicts_ || place.is_provisional())) frames_.unpin(place.frame());
+    if (place.is_in_ram() && (pins_all() || place.is_provisional())) frames_.unpin(place.frame());
   }
 }
 
@@ -277,13 +292,13 @@ void RowGroup::place_missing(WorkingSet& ws, std::vector<std::uint32_t>& frames,
       located.records[located.scratch[i]] = located.copies.data() + i * layout_.num_floats();
     }
     begin_reading(ws);
-    fill_fresh(ws, added);
+    if (!members_) fill_fresh(ws, added);  // else settle() does
   } catch (...) {
     for (const std::uint32_t frame : frames) frames_.give(frame);
     budget_->give_keys(num_keys);
     located.scratch.clear();
     return_loads(ws);
-    end_batch(ws, false);
+    end_batch(ws, 0);
     throw;
   }
   scratch_in_flight_ = !located.scratch.empty();
@@ -297,9 +312,9 @@ void RowGroup::place_key(WorkingSet& ws, std::size_t native_table, std::uint32_t
   const Place before = Place::from_bits(located.places[u]);
   const bool is_fresh = before.is_none();
   const Place place = is_fresh ? Place::provisional(frame) : Place::in_ram(frame);
+  if (is_fresh || members_) located.fresh.push_back(u);
   if (is_fresh) {
-    located.fresh.push_back(u);
-    table.index.insert(key, place.bits());
+    table.index.insert(key, place.bits(), members_ ? kUnborn : 0);
     ++table.num_provisional;
   } else {
     located.loads.push_back({u, before.location()});

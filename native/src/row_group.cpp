@@ -49,12 +49,15 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
       inits_(std::move(tables)),
       budget_(std::move(tiers.budget)),
       disk_(std::move(tiers.disk)),
-      tables_(2 * inits_.size()),
+      members_(std::ranges::any_of(inits_, [](const TableInit& init) { return init.membership.tracks(); })
+                   ? std::make_unique<Members>(inits_)
+                   : nullptr),
       frames_(layout_.num_floats() * sizeof(float), tiers.policy, budget_),
       next_uses_(2 * inits_.size()),
       zeros_(layout_.num_floats(), 0.0f),
       faults_(std::move(tiers.faults)),
       number_(next_number()) {
+  for (std::size_t n = 0; n < 2 * inits_.size(); ++n) tables_.push_back({.index = Index(members_ != nullptr)});
   if (!disk_) return;
   disk_->record_bytes = layout_.num_floats() * sizeof(float);
   disk_->max_records = std::min<std::uint64_t>(disk_->max_records, Place::kMostLocations);
@@ -62,6 +65,8 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
 
 RowGroup::~RowGroup() {
   for (const NativeTable& table : tables_) budget_->give_keys(table.index.size());
+  if (!members_) return;
+  for (const Membership& table : members_->tables) budget_->give_keys(table.waiting().size());
 }
 
 RowLog& RowGroup::log() {
@@ -102,6 +107,7 @@ void RowGroup::initialize_rows(std::size_t native_table, std::span<const std::ui
 void RowGroup::require_located(const WorkingSet& ws) const {
   if (ws.located.group != number_) throw std::runtime_error("locate this working set in this group first");
   if (!ws.located.fetched) throw std::runtime_error("fetch this working set first");
+  if (members_ && ws.located.train && !ws.located.settled) throw std::runtime_error("settle this working set first");
 }
 
 std::vector<std::int64_t> RowGroup::unseen(const WorkingSet& ws) const {
@@ -125,6 +131,7 @@ std::uint64_t RowGroup::num_rows(std::size_t native_table) {
   std::lock_guard lock(mutex_);
   drain();
   const NativeTable& table = this->table(native_table);
+  if (native_table % 2 == 0) remove_stale(native_table / 2, 0, ~std::uint64_t{0});
   return table.index.size() - table.num_provisional;
 }
 
@@ -133,6 +140,10 @@ std::size_t RowGroup::memory_bytes() {
   drain();
   std::size_t total = frames_.memory_bytes() + next_uses_.memory_bytes() + (log_ ? log_->memory_bytes() : 0);
   for (const NativeTable& table : tables_) total += table.index.memory_bytes();
+  if (members_) {
+    for (const Membership& table : members_->tables) total += table.memory_bytes();
+    total += members_->clock.points().size() * sizeof(EventClock::Point);
+  }
   return total;
 }
 

@@ -26,14 +26,11 @@ void RowGroup::find(std::size_t native_table, std::span<const std::uint64_t> key
   std::vector<std::uint32_t> slots(keys.size());
   std::unique_lock lock(mutex_);
   drain();
-  const Index& index = table(native_table).index;
+  table(native_table);  // refuses one that is not there
   parallel_ranges(keys.size(), kBlock, [&](std::size_t begin, std::size_t end) {
-    index.find(keys.subspan(begin, end - begin), slots.data() + begin);
+    find_rows(native_table, keys.subspan(begin, end - begin), slots.data() + begin);
   });
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const Place place = Place::from_bits(slots[i]);
-    found[i] = !place.is_none() && !place.is_provisional();
-  }
+  for (std::size_t i = 0; i < keys.size(); ++i) found[i] = slots[i] != Index::kNone;
   read_around(slots);
   copy_rows(lock, native_table, keys, slots, records);
 }
@@ -80,14 +77,14 @@ void RowGroup::initial_records(std::size_t native_table, std::span<const std::ui
 std::optional<std::uint64_t> RowGroup::export_rows(std::size_t native_table, std::uint64_t from, std::size_t count,
                                                    std::vector<std::uint64_t>& keys, std::vector<float>& records) {
   if (count == 0) throw std::invalid_argument("count is 0 and must be at least 1");
-  std::vector<Index::Entry> entries;
+  std::vector<Index::Listed> entries;
   std::unique_lock lock(mutex_);
   drain();
   const std::optional<std::uint64_t> next = table(native_table).index.in_order(from, count, entries);
-  std::erase_if(entries, [](const Index::Entry& e) { return Place::from_bits(e.slot).is_provisional(); });
+  std::erase_if(entries, [&](const Index::Listed& e) { return !is_row(native_table, e.slot, e.stamp); });
   std::vector<std::uint32_t> slots;
   keys.clear();
-  for (const Index::Entry& entry : entries) {
+  for (const Index::Listed& entry : entries) {
     keys.push_back(entry.key);
     slots.push_back(entry.slot);
   }
@@ -99,16 +96,18 @@ std::optional<std::uint64_t> RowGroup::export_rows(std::size_t native_table, std
 
 // Straight to disk where RAM is full: what is loaded before training need not have been used last.
 void RowGroup::import_rows(std::size_t native_table, std::span<const std::uint64_t> keys,
-                           std::span<const float> records) {
+                           std::span<const float> records, std::span<const std::uint32_t> last) {
   std::lock_guard lock(mutex_);
   drain();
   NativeTable& table = this->table(native_table);
   require_shape(keys.size(), records.size());
+  if (!last.empty() && last.size() != keys.size()) throw std::invalid_argument("last must have an entry for each key");
   if (num_in_flight_ > 0) throw std::runtime_error("rows cannot be imported while batches are in flight");
   for (std::size_t begin = 0; begin < keys.size(); begin += kBlock) {
     import_block(table, native_table, keys.subspan(begin, std::min(kBlock, keys.size() - begin)),
                  records.data() + begin * layout_.num_floats());
   }
+  stamp_imported(native_table, keys, last);
 }
 
 void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::span<const std::uint64_t> keys,

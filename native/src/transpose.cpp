@@ -33,7 +33,7 @@ Scale scale_of_bag(const FeatureKeys& feature, std::size_t first, std::size_t la
 }
 
 void place_one(const Part& part, std::size_t f, bool scaled) {
-  const std::int32_t* const ids = part.ws.virtual_ids(f).data();
+  const std::int32_t* const ids = part.ws.trained_ids(f).data();
   const FeatureGradient gradient = part.gradients[f];
   std::uint32_t* const next = part.out.ends.data();
   for (std::size_t b = part.begin; b < part.end; ++b) {
@@ -46,7 +46,7 @@ void place_one(const Part& part, std::size_t f, bool scaled) {
 
 void place_bag(const Part& part, std::size_t f, bool scaled) {
   const FeatureKeys& feature = part.ws.features()[f];
-  const std::int32_t* const ids = part.ws.virtual_ids(f).data();
+  const std::int32_t* const ids = part.ws.trained_ids(f).data();
   const FeatureGradient gradient = part.gradients[f];
   std::uint32_t* const next = part.out.ends.data();
   const std::size_t row_floats = feature.vectors_a_row() * part.dim;
@@ -73,7 +73,7 @@ void sort_table(const Part& part, std::size_t table, std::span<const std::size_t
   std::fill(ends + first, ends + last, 0);
   for (std::size_t f : features) {
     const auto ids =
-        part.ws.virtual_ids(f).subspan(part.ws.features()[f].first_position(part.begin), part.num_positions(f));
+        part.ws.trained_ids(f).subspan(part.ws.features()[f].first_position(part.begin), part.num_positions(f));
     for (const std::int32_t id : ids) ++ends[id];
   }
   for (std::size_t u = first; u < last; ++u) {

@@ -1,4 +1,4 @@
-// The positions of a batch sorted by the key they hold: for each key, where its gradient contributions lie, in the
+// The positions of a batch sorted by the key that they train: for each key, where its gradient contributions lie, in the
 // order feature, row, position. A stable counting sort, one task a table.
 #pragma once
 

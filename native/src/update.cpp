@@ -36,7 +36,7 @@ void RowGroup::update(WorkingSet& ws, std::uint64_t step, float scale, std::span
     parallel_for(blocks.size(), [&](std::size_t b) { update(blocks[b]); });
     if (faults_) std::ranges::for_each(struck_twice(ws), update);
   }
-  end_batch(ws, true);
+  end_batch(ws, step);
   ws.gradients.any = false;
 }
 

@@ -58,9 +58,15 @@ void check_offsets(std::size_t f, const FeatureKeys& feature) {
 
 }  // namespace
 
-WorkingSet::WorkingSet(int num_tables, std::size_t num_rows, std::vector<FeatureKeys> features)
+WorkingSet::WorkingSet(int num_tables, std::size_t num_rows, std::vector<FeatureKeys> features,
+                       std::span<const int> rare_tables)
     : num_tables_(num_tables), num_rows_(num_rows), features_(std::move(features)) {
   check();
+  has_rare_.resize(static_cast<std::size_t>(num_tables_), false);
+  for (const int t : rare_tables) {
+    if (t < 0 || t >= num_tables_) throw std::invalid_argument("rare_tables names table " + std::to_string(t));
+    has_rare_[static_cast<std::size_t>(t)] = true;
+  }
   features_of_.resize(static_cast<std::size_t>(num_tables_));
   std::size_t position = 0;
   for (std::size_t f = 0; f < features_.size(); ++f) {
@@ -86,6 +92,11 @@ void WorkingSet::check() const {
   }
 }
 
+void WorkingSet::redirect() {
+  located.trained_ids.resize(ids_.size());
+  std::ranges::copy(ids_.span(), located.trained_ids.data());
+}
+
 void WorkingSet::require_range(std::size_t begin, std::size_t end) const {
   if (begin <= end && end <= num_rows_) return;
   throw std::invalid_argument("rows [" + std::to_string(begin) + ", " + std::to_string(end) + ") of a batch of " +
@@ -97,7 +108,7 @@ void WorkingSet::find_unique() {
   const std::size_t num_tables = features_of_.size();
   std::vector<std::size_t> region(num_tables + 1, 0);
   for (std::size_t t = 0; t < num_tables; ++t) {
-    region[t + 1] = region[t] + kUniqueSpare + 1;
+    region[t + 1] = region[t] + kUniqueSpare + 2;  // and the rows of missing values and of refused keys
     for (std::size_t f : features_of_[t]) region[t + 1] += features_[f].keys.size();
   }
   keys_.resize(region[num_tables]);
@@ -124,6 +135,7 @@ void WorkingSet::number_across_tables(std::span<const std::size_t> region, std::
       return std::ranges::any_of(features_[f].nulls, [](std::uint8_t null) { return null != 0; });
     };
     if (std::ranges::any_of(features_of_[t], has_missing)) keys_[static_cast<std::size_t>(begin++)] = 0;
+    if (has_rare_[t]) keys_[static_cast<std::size_t>(begin++)] = 1;
     table_begin_.push_back(begin);
   }
   parallel_for(features_.size(), [&](std::size_t f) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "check.h"
+#include "sfctr/hash.h"
 #include "sfctr/index.h"
 
 namespace {
@@ -89,12 +90,12 @@ void entries_come_in_the_order_of_their_hashes(std::uint64_t num_keys, std::size
   Index index, backwards;
   for (std::uint32_t i = 0; i < num_keys; ++i) index.insert(std::uint64_t{i} << 40, i);
   for (auto i = static_cast<std::uint32_t>(num_keys); i-- > 0;) backwards.insert(std::uint64_t{i} << 40, i);
-  std::map<std::uint64_t, Index::Entry> all;
-  std::vector<Index::Entry> entries, others;
+  std::map<std::uint64_t, Index::Listed> all;
+  std::vector<Index::Listed> entries, others;
   CHECK(!index.in_order(0, num_keys + 1, entries));
-  for (const Index::Entry& entry : entries) all.emplace(entry.hash, entry);
+  for (const Index::Listed& entry : entries) all.emplace(entry.hash, entry);
   CHECK(all.size() == num_keys && entries.size() == num_keys);
-  CHECK(std::ranges::is_sorted(entries, {}, &Index::Entry::hash));
+  CHECK(std::ranges::is_sorted(entries, {}, &Index::Listed::hash));
   auto expected = all.begin();
   for (std::optional<std::uint64_t> from = 0; from;) {
     const std::optional<std::uint64_t> next = index.in_order(*from, piece, entries);
@@ -111,6 +112,52 @@ void entries_come_in_the_order_of_their_hashes(std::uint64_t num_keys, std::size
   CHECK(!index.in_order(all.rbegin()->first, 10, entries) && entries.size() == 1);
   index.in_order(all.begin()->first + 1, 1, entries);
   CHECK(num_keys == 1 ? entries.empty() : entries.at(0).hash == std::next(all.begin())->first);
+}
+
+// Stamps stay with their keys while shards grow and split, and a range of hashes lists what lies in it.
+void stamps_and_ranges_are_those_of_a_map(std::uint64_t seed, std::uint64_t num_keys) {
+  std::mt19937_64 random(seed);
+  Index index(true);
+  Map map;
+  for (std::uint64_t i = 0; i < num_keys; ++i) {
+    const std::uint64_t key = random() % (2 * num_keys);
+    if (map.contains(key) && random() % 3 == 0) {
+      index.erase(key);
+      map.erase(key);
+    } else if (map.emplace(key, static_cast<std::uint32_t>(i)).second) {
+      index.insert(key, 1, static_cast<std::uint32_t>(i));
+    } else {
+      map[key] = *index.entry_of(key).stamp = static_cast<std::uint32_t>(i);
+    }
+  }
+  for (std::uint64_t key = 0; key < 2 * num_keys; ++key) {
+    const Index::Entry entry = index.entry_of(key);
+    CHECK(map.contains(key) == static_cast<bool>(entry));
+    std::uint32_t slot = 0, stamp = 0;
+    index.find({&key, 1}, &slot, &stamp);
+    CHECK(slot == (entry ? 1 : Index::kNone));
+    if (entry) CHECK(*entry.stamp == map.at(key) && stamp == map.at(key));
+  }
+  for (int bits : {0, 1, 3, 8}) {
+    Map seen;
+    for (std::uint64_t part = 0; part < std::uint64_t{1} << bits; ++part) {
+      const std::uint64_t first = bits == 0 ? 0 : part << (64 - bits), last = first + (~std::uint64_t{0} >> bits);
+      index.for_each_in(first, last, [&](const Index::Listed& each) {
+        CHECK(each.hash == sfctr::mix(each.key) && each.hash >= first && each.hash <= last);
+        CHECK(seen.emplace(each.key, each.stamp).second);
+      });
+    }
+    CHECK(seen == map);
+  }
+}
+
+// The same, at 24 bytes a key with its stamp.
+void a_stamped_index_takes_few_bytes(std::uint32_t num_keys) {
+  Index index(true);
+  for (std::uint32_t i = 0; i < num_keys; ++i) {
+    index.insert(std::uint64_t{i} << 32, i, i);
+    if (i > 500 && i % 64 == 0) CHECK(index.memory_bytes() <= std::uint64_t{i} * 24 + 600);
+  }
 }
 
 void no_key_value_is_special() {
@@ -174,4 +221,7 @@ int main() {
   random_schedule(3, 20'000, 0x9E3779B97F4A7C15u);
   many_keys_take_few_bytes_and_no_long_pause(3'000'000);
   reserving_first_changes_no_answer();
+  for (std::uint64_t num_keys : {0, 1, 7, 40, 3000, 1'500'000})
+    stamps_and_ranges_are_those_of_a_map(num_keys, num_keys);
+  a_stamped_index_takes_few_bytes(2'000'000);
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -159,3 +161,62 @@ def test_a_full_disk_is_a_named_error_and_keeps_the_model_before(tmp_path, monke
             save(tmp_path / "best", store)
     assert open_model(tmp_path / "best").steps == 3
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def days_of_keys(count, begin=0):
+    """Batches of a skewed and drifting stream, a day each."""
+    random = np.random.default_rng(7)
+    for number in range(count):
+        keys = (random.zipf(1.5, 20) % 30 + number // 2).astype(np.uint64)
+        if number >= begin:
+            yield Batch(
+                size=20,
+                keys={"item": Keys(keys=keys)},
+                labels=np.zeros((20, 1), np.float32),
+                label_mask=np.ones((20, 1), np.bool_),
+                rows=np.arange(20),
+                time=np.full(20, number * 86400 * 10**9),
+            )
+
+
+MEMBERSHIP = (
+    sfctr.Table("item", dim=2, capacity=12, admit_after=2, unseen="rare", expire_after="2d"),
+    sfctr.Table("item", dim=2, admit_after=3, expire_after_steps=5),
+)
+
+
+@pytest.mark.parametrize("table", MEMBERSHIP)
+def test_what_is_kept_of_membership_comes_back_and_training_goes_on_as_if_unbroken(tmp_path, table):
+    schema = sfctr.Schema(label="y", features=[sfctr.Categorical("item")], time="at")
+    run = RunFile(data=Data(train=("x.csv",)), schema=schema, tables=(table,))
+
+    def train(store, batches):
+        for ready in sfctr.Lookahead(batches, store, schema=schema, window=2):
+            (ready.features()["item"] ** 2).sum().backward()
+            ready.step(None)
+
+    with sfctr.Store([table]) as store, sfctr.Store([table]) as again:
+        train(store, days_of_keys(12))
+        save_model(tmp_path / "last", run=run, store=store, model=torch.nn.Linear(2, 1), facts={})
+        open_model(tmp_path / "last").load_rows(again)
+        assert contents(again) == contents(store)
+        assert again.membership() == store.membership()
+        for each in (store, again):
+            train(each, days_of_keys(24, begin=12))
+        assert contents(again) == contents(store)
+        assert again.membership() == store.membership()
+        assert store.membership()["item"]["expired"] > 0
+
+
+def test_a_model_of_version_1_is_read_and_a_later_one_refused(tmp_path):
+    with trained_store() as store, sfctr.Store(TABLES) as other:
+        save(tmp_path / "best", store)
+        path = tmp_path / "best" / "manifest.json"
+        manifest = json.loads(path.read_text())
+        del manifest["membership"]
+        path.write_text(json.dumps(manifest | {"version": 1}))
+        open_model(tmp_path / "best").load_rows(other)
+        assert contents(other) == contents(store)
+        path.write_text(json.dumps(manifest | {"version": 3}))
+    with pytest.raises(CheckpointError, match=r"version 3 was found and 'sfctr.model' version 1 or 2 is needed"):
+        open_model(tmp_path / "best")

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -211,3 +212,27 @@ def test_synthetic_data_are_made_described_and_used(sfctr):
     done = sfctr("train", "run.toml", "--set", "train.epochs=1", "--set", "model.name=lr")
     assert done.code == 0, done.err
     assert ["rows", "200"] in [line.split() for line in done.out.splitlines()]
+
+
+def test_inspect_and_the_log_tell_which_keys_have_come_and_gone(sfctr, files):
+    options = ("tables.item.admit_after=2", "tables.item.unseen=rare", "tables.city.capacity=2", "train.batch_size=64")
+    run_of(sfctr, "clicks.parquet", "run", *(word for option in options for word in ("--set", option)))
+    lines = [line.split() for line in sfctr("inspect", "run", "--which", "last").out.splitlines()]
+    (heading,) = (line for line in lines if line[:2] == ["table", "admitted"])
+    by_table = {line[0]: dict(zip(heading, line, strict=True)) for line in lines if len(line) == len(heading)}
+    assert int(by_table["item"]["refused"]) > 0 and int(by_table["city"]["removed"]) > 0
+    assert by_table["city"]["live"] == "2"
+    assert "tags" not in by_table
+    logged = [
+        line["membership"]
+        for line in map(json.loads, Path("run/metrics.jsonl").read_text().splitlines())
+        if line["kind"] == "train"
+    ][-1]
+    assert {table: {name: str(n) for name, n in counts.items()} for table, counts in logged.items()} == {
+        name: {key: each for key, each in by_table[name].items() if key != "table"} for name in ("item", "city")
+    }
+    done = sfctr("export", "run", "--out", "rows", "--rows", "--which", "last")
+    assert done.code == 0, done.err
+    rows = pq.read_table("rows/item.parquet")
+    assert rows.filter(rows["rare"])["key"].to_pylist() == [None]
+    assert "rare" not in pq.read_table("rows/city.parquet").column_names

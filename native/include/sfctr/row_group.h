@@ -22,11 +22,17 @@
 //     becomes a row when update() has reached it, and is dropped when its last batch in flight ends without.
 //  5. A record leaves its old location on disk for good only when it has been read; until then the log keeps it.
 //
+// Where a table has a membership rule (membership.h), plan() still gives every key a frame, and settle() says which of
+// them have a row, which get one and which are refused: in the order of training, after the step before has ended.
+//  6. Such groups pin whatever a batch found. A row that is removed while batches in flight hold its frame becomes
+//     provisional again, with what the frame holds undefined until settle() of one of them gives it its first values.
+//
 // One thread plans and fetches, another one trains (forward to update) and reads (view, find, export); they may be the
 // same. mutex_ guards index, frames and log; records in frames belong to whoever the pins say.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -40,6 +46,7 @@
 #include "sfctr/frames.h"
 #include "sfctr/index.h"
 #include "sfctr/kernels.h"
+#include "sfctr/membership.h"
 #include "sfctr/next_uses.h"
 #include "sfctr/optimizer.h"
 #include "sfctr/place.h"
@@ -50,6 +57,7 @@
 namespace sfctr {
 
 struct KeyBlock;
+struct FeatureGradient;
 
 // How the rows of one table begin, and whether they change.
 struct TableInit {
@@ -60,6 +68,7 @@ struct TableInit {
   float state0 = 0;         // first value of Adagrad's accumulators
   float linear_state0 = 0;  // the same for the first-order weight
   bool frozen = false;      // rows are neither trained nor added
+  MembershipRule membership;
 };
 
 // Where the parts of a record lie, in words the size of a float.
@@ -131,8 +140,14 @@ class RowGroup {
   // train: plan and fetch, where nothing else is in flight; else view.
   void locate(WorkingSet& ws, bool train);
 
-  // [F]: positions of each feature whose key has no row. REQUIRES: located, else throws std::runtime_error; so do the
-  // next four.
+  // Decides which of the batch's keys have a row, which are given one and which are refused, as the steps committed so
+  // far have it. `time` is the batch's greatest event time, or EventClock::kNoTime. Does nothing where no table has a
+  // membership rule. REQUIRES: fetched, the batch before it has ended, and none that is planned later is settled.
+  // Throws std::runtime_error where the batch is not fetched.
+  void settle(WorkingSet& ws, std::int64_t time);
+
+  // [F]: positions of each feature whose key has no row. REQUIRES: located, and settled if it is to be trained, else
+  // throws std::runtime_error; so do the next four.
   std::vector<std::int64_t> unseen(const WorkingSet& ws) const;
 
   // Pools rows [begin, end) of the batch. out: the features in order, each (end - begin) * vectors_a_row * dim floats.
@@ -143,7 +158,8 @@ class RowGroup {
 
   // Adds the gradients of rows [begin, end) to those of their keys. grads[f] is shaped as forward's part of feature f,
   // or empty: that feature is not reached; likewise linear_grads[f], [end - begin], or no entry at all. The
-  // contributions to a key are taken in the order feature, row, position. Features of frozen tables count for nothing.
+  // contributions to a key are taken in the order feature, row, position. Features of frozen tables count for nothing;
+  // what comes to a refused key goes to its table's rare row, or nowhere.
   void backward(WorkingSet& ws, std::size_t begin, std::size_t end, std::span<const std::span<const float>> grads,
                 std::span<const std::span<const float>> linear_grads) const;
 
@@ -175,9 +191,15 @@ class RowGroup {
   // std::invalid_argument where count is 0.
   std::optional<std::uint64_t> export_rows(std::size_t native_table, std::uint64_t from, std::size_t count,
                                            std::vector<std::uint64_t>& keys, std::vector<float>& records);
-  // Adds rows, or overwrites those there are. Throws std::runtime_error where a batch is in flight, and what plan()
-  // does: some of the rows are then there, each as it was or as it was to be.
-  void import_rows(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<const float> records);
+  // Adds rows, or overwrites those there are. last: the step that trained each last; empty: the last one committed.
+  // Throws std::runtime_error while a batch is in flight, and what plan() does: some of the rows are then there, each
+  // as it was or as it was to be.
+  void import_rows(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<const float> records,
+                   std::span<const std::uint32_t> last = {});
+  // The keys' rows, and counts that wait, are gone; each begins anew when it comes again. Returns how many had a row.
+  // Throws std::runtime_error while a batch is between settle() and its end; or in flight at all, where no table has a
+  // membership rule.
+  std::uint64_t remove_rows(std::size_t native_table, std::span<const std::uint64_t> keys);
   void reserve(std::size_t native_table, std::uint64_t num_rows);
 
   // Of rows, indexes and all that goes with them, in RAM; O(tables).
@@ -186,6 +208,30 @@ class RowGroup {
   // Batches planned and not yet ended.
   std::size_t num_in_flight();
   LogCounters log_counters();
+
+  // What is kept of membership, of table t (throws std::out_of_range for another). All of it is zero and empty where no
+  // table has a rule.
+  struct Waiting {
+    std::vector<std::uint64_t> keys;
+    std::vector<std::uint32_t> counts, last;  // committed steps that reached the key, and the last of them
+  };
+  MembershipCounters membership(std::size_t t, std::uint64_t& num_waiting);
+  Waiting waiting(std::size_t t);  // in the order of the keys' hashes
+  // The step that trained each key's row last; 0 for one without. REQUIRES: out has room for keys.size().
+  void last_trained(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<std::uint32_t> out);
+  std::deque<EventClock::Point> clock();
+  void restore_membership(std::size_t t, const MembershipCounters& counters, const Waiting& waiting);
+  // The last committed step, and event time up to it.
+  void restore_clock(std::uint64_t step, std::deque<EventClock::Point> points);
+
+  // Keys of a table whose rows have gone, in the order of their going.
+  struct Gone {
+    std::uint32_t table;
+    std::vector<std::uint64_t> keys;
+  };
+  // Whether to list them from now on, and those listed since the last call.
+  void list_gone(bool on);
+  std::vector<Gone> take_gone();
 
  private:
   struct NativeTable {
@@ -197,9 +243,25 @@ class RowGroup {
     std::uint64_t key;
     bool reached;
   };
+  struct Seen {  // a key that a committed step reached
+    std::uint32_t table;
+    bool refused;
+    std::uint64_t key;
+  };
   struct Ended {  // a batch that has, and is still to be unpinned
     Buffer<std::uint32_t> places;
-    std::vector<Fresh> fresh;
+    std::vector<Fresh> fresh;  // with membership: all that are in RAM
+    std::uint64_t step = 0;    // that it was; 0: discarded
+    std::int64_t time = EventClock::kNoTime;
+    std::vector<Seen> seen;  // of tables with membership
+  };
+  struct Members {
+    explicit Members(std::span<const TableInit> inits);
+    std::vector<Membership> tables;
+    EventClock clock;
+    std::int64_t longest_ns = 0;  // that a row may live; 0: the clock is not needed
+    std::uint32_t step = 0;       // the last that was committed
+    bool is_settled = false;      // a batch is between settle() and its end
   };
   struct Missing {  // keys of a batch without a record in RAM
     std::size_t fresh = 0, on_disk = 0;
@@ -219,6 +281,7 @@ class RowGroup {
 
   // plan.cpp; all with mutex_ held
   bool plan_locked(WorkingSet& ws);
+  bool pins_all() const { return evicts_ || members_; }
   void start(WorkingSet& ws, bool train);
   void find_places(WorkingSet& ws);
   Missing count_missing(const WorkingSet& ws) const;
@@ -244,10 +307,11 @@ class RowGroup {
   void point_view(WorkingSet& ws);
 
   // end.cpp; drain() and what follows with mutex_ held
-  void end_batch(WorkingSet& ws, bool committed);
+  void end_batch(WorkingSet& ws, std::uint64_t step);
+  std::vector<Seen> seen_keys(const WorkingSet& ws) const;
   void store_scratch(WorkingSet& ws, bool committed);
   void drain();
-  void settle(const Fresh& fresh);
+  void become_row(const Fresh& fresh);
   void drop_if_unused(const Fresh& fresh);
   void put_on_disk(std::span<const RecordId> ids, std::span<const std::byte* const> records);
   void put_beyond(std::span<const RecordId> ids, std::span<const std::byte* const> records);
@@ -260,11 +324,27 @@ class RowGroup {
   void strike_update(WorkingSet& ws);
   std::vector<KeyBlock> struck_twice(const WorkingSet& ws) const;
 
+  // settle.cpp; with mutex_ held
+  bool is_row(std::size_t native_table, std::uint32_t slot, std::uint32_t stamp) const;
+  void find_rows(std::size_t native_table, std::span<const std::uint64_t> keys, std::uint32_t* slots) const;
+  void settle_block(WorkingSet& ws, const KeyBlock& block);
+  void redirect_refused(WorkingSet& ws) const;
+  void commit_members(const Ended& batch);
+  void remove_stale(std::size_t t, std::uint64_t first, std::uint64_t last);
+  void take_out(std::size_t native_table, std::uint64_t key);
+  Membership* members_of(std::size_t t);
+
+  // gradients.cpp
+  void count_refused(WorkingSet& ws, std::size_t begin, std::size_t end,
+                     std::span<const FeatureGradient> gradients) const;
+
   // rows_io.cpp
   void copy_rows(std::unique_lock<std::mutex>& lock, std::size_t native_table, std::span<const std::uint64_t> keys,
                  std::span<const std::uint32_t> slots, std::span<float> records);
   void import_block(NativeTable& table, std::size_t native_table, std::span<const std::uint64_t> keys,
                     const float* records);
+  void stamp_imported(std::size_t native_table, std::span<const std::uint64_t> keys,
+                      std::span<const std::uint32_t> last);
 
   void update_block(const WorkingSet& ws, const KeyBlock& block, UpdateArgs vector, UpdateArgs linear) const;
 
@@ -273,7 +353,8 @@ class RowGroup {
   std::vector<TableInit> inits_;
   std::shared_ptr<Budget> budget_;
   std::optional<LogOptions> disk_;
-  std::vector<NativeTable> tables_;  // 2 * num_tables()
+  std::unique_ptr<Members> members_;  // none where no table has a membership rule
+  std::vector<NativeTable> tables_;   // 2 * num_tables()
   Frames frames_;
   std::unique_ptr<RowLog> log_;  // from the first eviction on
   NextUses next_uses_;
@@ -291,6 +372,8 @@ class RowGroup {
   std::unordered_set<std::uint32_t> orphans_;  // frames without a record that batches in flight share
   std::size_t num_uncompacted_ = 0;            // rows appended to the log since compact()
   GroupCounters counters_;
+  bool lists_gone_ = false;
+  std::vector<Gone> gone_;
 
   std::mutex ended_mutex_;  // taken last; so that a step that ends need not wait for a plan
   std::vector<Ended> ended_;

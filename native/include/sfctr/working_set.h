@@ -2,7 +2,8 @@
 //
 // A table t of the group is two native tables: 2t holds its keys, 2t + 1 the row of a missing value (its only key is
 // 0). Unique keys are numbered by native table, then by first appearance (feature, then position): their numbers are
-// the virtual ids, and depend neither on threads nor on any table's contents.
+// the virtual ids, and depend neither on threads nor on any table's contents. A table that has one lists its rare row,
+// key 1 of native table 2t + 1, with every batch.
 //
 // A working set belongs to one thread at a time. RowGroup (row_group.h) leaves in it where each key's record is, and
 // the gradients of the step. It may not move or go while a group has it in flight, or knows of it.
@@ -38,8 +39,9 @@ struct FeatureKeys {
 
 class Fetch;
 
-// kFresh: without a row, with its first values in training. kAbsent: without a row, reads as zeros.
-enum class RecordKind : std::uint8_t { kStored, kFresh, kAbsent };
+// kFresh: without a row, with its first values in training. kAbsent: without a row, reads as zeros or as the table's
+// rare row. kRefused: the same in training, because the key must still wait for a row.
+enum class RecordKind : std::uint8_t { kStored, kFresh, kAbsent, kRefused };
 
 // A record that must be read from disk before the batch is ready.
 struct Load {
@@ -52,9 +54,12 @@ struct Located {
   std::uint64_t group = 0;             // RowGroup's number; 0: not located
   bool train = false;                  // located for training: its frames are pinned until update() or discard()
   bool fetched = false;                // every record is there
+  bool settled = false;                // and it is decided whose rows they are
+  std::int64_t time = 0;               // greatest event time of the batch
   Buffer<float*> records;              // [U]
   Buffer<std::uint8_t> kinds;          // [U], a RecordKind
   Buffer<std::uint32_t> places;        // [U], bits of a Place; of training: frames, or none for a record in copies
+  Buffer<std::int32_t> trained_ids;    // position -> virtual id that takes its gradient; empty: the position's own
   Buffer<float> copies;                // records of their own: all of a reader's, those of training that found no frame
   std::vector<std::uint32_t> fresh;    // of training: keys without a row when the batch was planned
   std::vector<std::uint32_t> scratch;  // of training: keys whose record is in copies, in its order
@@ -70,20 +75,22 @@ struct Known {
 
 // Gradients of unique keys; those of a key are undefined until reached says otherwise.
 struct Gradients {
-  static constexpr std::uint8_t kVector = 1, kLinear = 2;  // bits of reached
+  static constexpr std::uint8_t kVector = 1, kLinear = 2, kRefused = 4;  // bits of reached
   bool any = false;
   Buffer<float> vectors;         // [U, dim]
   Buffer<float> linear;          // [U]
   Buffer<std::uint8_t> reached;  // [U]
 
-  bool any_reached(std::size_t u) const { return any && reached[u] != 0; }
+  bool any_trained(std::size_t u) const { return any && (reached[u] & (kVector | kLinear)) != 0; }
 };
 
 class WorkingSet {
  public:
   // Throws std::invalid_argument naming the feature by number where shapes, offsets or options do not fit together,
   // std::length_error from 2^31 - 2 positions on, std::bad_alloc.
-  WorkingSet(int num_tables, std::size_t num_rows, std::vector<FeatureKeys> features);
+  // rare_tables: numbers of tables that list their rare row.
+  WorkingSet(int num_tables, std::size_t num_rows, std::vector<FeatureKeys> features,
+             std::span<const int> rare_tables = {});
 
   int num_tables() const { return num_tables_; }
   std::size_t num_rows() const { return num_rows_; }
@@ -97,6 +104,20 @@ class WorkingSet {
   // [N] of feature f: position -> virtual id.
   std::span<const std::int32_t> virtual_ids(std::size_t f) const {
     return ids_.span().subspan(first_position_[f], features_[f].keys.size());
+  }
+
+  // The rare row of table t among the unique keys. REQUIRES: the table lists one.
+  bool has_rare(std::size_t t) const { return has_rare_[t]; }
+  std::size_t rare_id(std::size_t t) const { return static_cast<std::size_t>(table_begin_[2 * t + 2]) - 1; }
+
+  // Position -> the virtual id that takes its gradient; to be changed after redirect(), which begins with its own.
+  void redirect();
+  std::span<const std::int32_t> trained_ids(std::size_t f) const {
+    if (located.trained_ids.size() == 0) return virtual_ids(f);
+    return located.trained_ids.span().subspan(first_position_[f], features_[f].keys.size());
+  }
+  std::span<std::int32_t> trained_ids(std::size_t f) {
+    return located.trained_ids.span().subspan(first_position_[f], features_[f].keys.size());
   }
 
   // Throws std::invalid_argument unless begin <= end <= num_rows().
@@ -114,6 +135,7 @@ class WorkingSet {
   int num_tables_;
   std::size_t num_rows_;
   std::vector<FeatureKeys> features_;
+  std::vector<bool> has_rare_;                         // [num_tables]
   std::vector<std::vector<std::size_t>> features_of_;  // table -> its features, in order
   std::vector<std::size_t> first_position_;            // feature -> position of its first id in ids_
   std::vector<std::int64_t> table_begin_;

@@ -2,9 +2,14 @@
 
   run.toml            the resolved run file
   dense.safetensors   the model's state and the dense tables
-  rows/NNN.parquet    one file for each table that is not dense and has rows: key, null, vector, linear, state
+  rows/NNN.parquet    one file for each table that is not dense and has rows: key, null, vector, linear, state; and
+                      last, the step that trained the row last, for tables with options of membership. The row of a
+                      missing value is a null with key 0, that of rare keys a null with key 1.
+  waiting/NNN.parquet for tables with such options: keys without a row that steps have reached: key, count, last
+  clock.parquet       where rows expire by event time: step, time (ns since 1970) at which the greatest time rose
   strings/NNN.parquet the text of hashed keys, for tables that keep it
-  manifest.json       format version, facts of the run, sizes and CRC-32 of the files above; written last
+  manifest.json       format version, facts of the run, counters of membership, sizes and CRC-32 of the files above;
+                      written last
 
 It is complete or absent: written beside, synced and renamed. Where an older one is replaced it stays under the name
 "<name>.old" until the new one is in place, and is used if the change was cut short between the two renames.
@@ -34,9 +39,11 @@ from sfctr.spec.errors import CheckpointError
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import decode_run_file, render_run_file
 from sfctr.spec.tables import Table
-from sfctr.store import RowBlock, Store
+from sfctr.store import NO_CLOCK, EventClock, RowBlock, Store, Waiting
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE = (1, 2)
+"""Version 1 has nothing of membership, and no table in it had such options."""
 _BLOCK = 65536
 
 
@@ -80,6 +87,7 @@ def _write(
     (directory / "rows").mkdir()
     for number, table in enumerate(_stored(store)):
         _write_rows(directory / "rows" / f"{number:03}.parquet", table, store)
+    _write_membership(directory, store)
     if strings:
         (directory / "strings").mkdir()
     for number, table in enumerate(_stored(store)):
@@ -120,6 +128,8 @@ def _write_rows(path: Path, table: Table, store: Store) -> None:
 
 def _columns(block: RowBlock) -> dict[str, pa.Array]:
     columns = {"key": pa.array(block.keys), "null": pa.array(block.nulls)}
+    if block.last is not None:
+        columns["last"] = pa.array(block.last)
     if block.linear is not None:
         columns["linear"] = pa.array(np.ascontiguousarray(block.linear))
     for name, values in (("vector", block.vectors), ("state", block.state)):
@@ -127,6 +137,19 @@ def _columns(block: RowBlock) -> dict[str, pa.Array]:
             flat = pa.array(np.ascontiguousarray(values).reshape(-1))
             columns[name] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
     return columns
+
+
+def _write_membership(directory: Path, store: Store) -> None:
+    numbered = [(n, table.name) for n, table in enumerate(_stored(store)) if table.has_membership]
+    if numbered:
+        (directory / "waiting").mkdir()
+    for number, name in numbered:
+        waiting = store.waiting(name)
+        columns = {"key": waiting.keys, "count": waiting.counts, "last": waiting.last}
+        pq.write_table(pa.table(columns), directory / "waiting" / f"{number:03}.parquet")
+    clock = store.clock()
+    if clock.steps.size:
+        pq.write_table(pa.table({"step": clock.steps, "time": clock.times}), directory / "clock.parquet")
 
 
 def _write_strings(path: Path, strings: Mapping[int, str]) -> None:
@@ -141,6 +164,7 @@ def _write_manifest(directory: Path, facts: Mapping[str, Any], store: Store) -> 
         if path.is_file()
     }
     manifest = {"format": "sfctr.model", "version": FORMAT_VERSION, "steps": store.steps, "facts": dict(facts)}
+    manifest["membership"] = store.membership()
     manifest["files"] = files
     path = directory / "manifest.json"
     path.write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n")
@@ -184,15 +208,19 @@ class SavedModel:
     run: RunFile
     facts: Mapping[str, Any]
     steps: int
+    membership: Mapping[str, Mapping[str, int]]
 
     def load_rows(self, store: Store) -> None:
-        """Put every stored row, with its state, and the count of steps into a store of the same tables."""
+        """Put every stored row, with its state, the count of steps, and who waits for a row into a store of the same
+        tables."""
+        store.restore_clock(self.steps, self._clock())
         for number, table in enumerate(_stored(store)):
             for block in self._blocks(self.directory / "rows" / f"{number:03}.parquet"):
                 store.load_rows(table.name, block)
+            if table.has_membership:
+                store.restore_membership(table.name, self.membership.get(table.name, {}), self._waiting(number))
         tables = {k[len("table.") :]: v for k, v in self._dense().items() if k.startswith("table.")}
         store.dense_tables.load_state_dict(tables)
-        store.steps = self.steps
 
     def load_model(self, model: nn.Module) -> None:
         """Load the dense part. Raises CheckpointError where the module's parameters differ from what was saved."""
@@ -215,6 +243,19 @@ class SavedModel:
                 found[table.name] = dict(zip(columns["key"].to_pylist(), columns["text"].to_pylist(), strict=True))
         return found
 
+    def _clock(self) -> EventClock:
+        path = self.directory / "clock.parquet"
+        if not path.exists():
+            return NO_CLOCK
+        columns = pq.read_table(path)
+        return EventClock(steps=columns["step"].to_numpy(), times=columns["time"].to_numpy())
+
+    def _waiting(self, number: int) -> Waiting:
+        columns = pq.read_table(self.directory / "waiting" / f"{number:03}.parquet")
+        return Waiting(
+            keys=columns["key"].to_numpy(), counts=columns["count"].to_numpy(), last=columns["last"].to_numpy()
+        )
+
     def _dense(self) -> dict[str, torch.Tensor]:
         return load_file(self.directory / "dense.safetensors")
 
@@ -229,6 +270,7 @@ class SavedModel:
                     vectors=_lists(batch, "vector"),
                     linear=batch["linear"].to_numpy() if "linear" in batch.schema.names else None,
                     state=_lists(batch, "state"),
+                    last=batch["last"].to_numpy() if "last" in batch.schema.names else None,
                 )
 
 
@@ -247,15 +289,21 @@ def open_model(directory: Path) -> SavedModel:
             raise CheckpointError(f"{directory}: there is no saved model; give the directory of a run that was trained")
         directory = old
     manifest = _read(directory / "manifest.json", json.loads)
-    if manifest.get("format") != "sfctr.model" or manifest.get("version") != FORMAT_VERSION:
+    if manifest.get("format") != "sfctr.model" or manifest.get("version") not in READABLE:
         raise CheckpointError(
             f"{directory}: format {manifest.get('format')!r} version {manifest.get('version')!r} was found and"
-            f" 'sfctr.model' version {FORMAT_VERSION} is needed; use the release that wrote it"
+            f" 'sfctr.model' version {' or '.join(map(str, READABLE))} is needed; use the release that wrote it"
         )
     for name, what in manifest["files"].items():
         _check_file(directory / name, what["bytes"], what["crc32"])
     run = _read(directory / "run.toml", lambda text: decode_run_file(text, str(directory / "run.toml")))
-    return SavedModel(directory=directory, run=run, facts=manifest["facts"], steps=manifest["steps"])
+    return SavedModel(
+        directory=directory,
+        run=run,
+        facts=manifest["facts"],
+        steps=manifest["steps"],
+        membership=manifest.get("membership", {}),
+    )
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:

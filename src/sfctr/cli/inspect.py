@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") -> None:
     """Show what a run holds.
 
-    Its model, tables, rows and sizes, and the metrics of the last evaluation before it was saved.
+    Its model, tables, rows and sizes, which keys have come and gone, and the metrics of the last evaluation before it
+    was saved.
     """
     from sfctr.store import Store
     from sfctr.train.run import open_saved
@@ -31,6 +32,8 @@ def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") 
         print()
         heading = ("table", "rows", "dim", "optimizer", "first-order", "weights and state")
         print(table_text([heading, *(_table_line(table, store) for table in saved.run.tables)]))
+        if membership := store.membership():
+            print(f"\n{table_text(list(_membership_lines(membership)))}")
         print(f"\nrows and index in memory: {size_text(store.memory_bytes())}")
     if "evaluation" in saved.facts:
         print(f"\n{metrics_text(saved.facts['evaluation'])}")
@@ -38,6 +41,14 @@ def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") 
 
 def _progress(facts: Any) -> Iterator[tuple[str, Any]]:
     return ((name, facts[name]) for name in ("step", "epoch", "rows") if name in facts)
+
+
+def _membership_lines(membership: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str | int, ...]]:
+    """Keys by table; docs/vocabulary.md says what the columns count."""
+    names = tuple(next(iter(membership.values())))
+    yield ("table", *names)
+    for table, counts in membership.items():
+        yield (table, *(counts[name] for name in names))
 
 
 def _table_line(table: Table, store: Store) -> tuple[str, int, int, str, str, str]:

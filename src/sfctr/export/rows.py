@@ -4,6 +4,7 @@ key     int64, uint64, bool or string as the column was; null for the row of a m
         not kept are their 64-bit hash (uint64); keys of a table with buckets are bucket numbers (int64).
 vector  list of float32, where the table has vectors
 linear  float32, where the table has first-order weights
+rare    bool, for tables with unseen = "rare": True for the row that keys without one read as (its key is null)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sfctr.spec.batch import U64, Bools
 from sfctr.spec.errors import ConfigError
 from sfctr.spec.schema import Schema, key_type_of_table
 from sfctr.spec.tables import Table
-from sfctr.store import RowBlock, Store
+from sfctr.store import RARE_KEY, RowBlock, Store
 from sfctr.telemetry import notice
 
 _TYPES = {"int64": pa.int64(), "uint64": pa.uint64(), "bool": pa.bool_(), "string": pa.string()}
@@ -54,6 +55,8 @@ def _export_table(store: Store, table: Table, key_type: str, out: Path, texts: M
         fields.append(pa.field("vector", pa.list_(pa.float32())))
     if table.linear is not None:
         fields.append(pa.field("linear", pa.float32()))
+    if table.unseen == "rare":
+        fields.append(pa.field("rare", pa.bool_()))
     arrow_schema = pa.schema(fields)
     with WholeParquet(path, arrow_schema) as writer:
         for block in store.rows(table.name):
@@ -84,4 +87,6 @@ def _values(block: RowBlock, table: Table) -> list[pa.Array]:
         columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)))
     if block.linear is not None:
         columns.append(pa.array(np.ascontiguousarray(block.linear)))
+    if table.unseen == "rare":
+        columns.append(pa.array(block.nulls & (block.keys == RARE_KEY)))
     return columns

@@ -45,6 +45,7 @@ class GroupLayout:
     lookups: tuple[Lookup, ...]
     places: tuple[int, ...]
     num_tables: int
+    rare_tables: tuple[int, ...]
 
     def working_set(self, batch: Batch) -> _native.WorkingSet:
         """Unique keys and virtual ids of a batch; independent of what the store holds."""
@@ -52,6 +53,7 @@ class GroupLayout:
             self.num_tables,
             batch.size,
             [_feature_keys(batch, lookup, place) for lookup, place in zip(self.lookups, self.places, strict=True)],
+            self.rare_tables,
         )
 
 
@@ -82,7 +84,8 @@ def layout_of(schema: Schema, store: Store) -> Layout:
     for group in store.groups:
         mine = tuple(lookup for lookup in lookups if lookup.table in group.tables)
         places = tuple(group.tables[lookup.table] for lookup in mine)
-        groups.append(GroupLayout(lookups=mine, places=places, num_tables=len(group.tables)))
+        rare = tuple(place for name, place in group.tables.items() if store.tables[name].unseen == "rare")
+        groups.append(GroupLayout(lookups=mine, places=places, num_tables=len(group.tables), rare_tables=rare))
     dense = tuple(lookup for lookup in lookups if store.tables[lookup.table].dense)
     return Layout(schema=schema, groups=tuple(groups), dense_tables=dense)
 

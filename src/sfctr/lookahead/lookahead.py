@@ -17,7 +17,7 @@ from sfctr.store import Store
 from .features import FeatureReader
 from .layout import layout_of, schema_of
 from .pipeline import Pipeline
-from .ready import Ready
+from .ready import Ready, latest_time
 
 
 class Lookahead:
@@ -42,6 +42,7 @@ class Lookahead:
         ready: Ready | None = None
         try:
             while (prepared := pipeline.next()) is not None:
+                self._store.settle(prepared[1], latest_time(prepared[0]))
                 ready = Ready(self._reader, *prepared, self._store, on_end=pipeline.ended)
                 yield ready
                 if ready.is_open:

@@ -146,5 +146,10 @@ class Ready(RowRange):
             self.discard()
 
 
+def latest_time(batch: Batch) -> int | None:
+    """The greatest event time of a batch, ns since 1970; missing times are below all others."""
+    return None if batch.time is None or batch.size == 0 else int(batch.time.max())
+
+
 def _parameters(optimizer: torch.optim.Optimizer | None) -> list[Tensor]:
     return [] if optimizer is None else [p for group in optimizer.param_groups for p in group["params"]]

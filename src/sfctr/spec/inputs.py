@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .errors import ConfigError, nearest
+from .errors import ConfigError, SchemaError, nearest
 from .schema import Dense, KeyedFeature, Schema
 from .schema import Sequence as SequenceFeature
 from .tables import Table
@@ -35,7 +35,10 @@ class Input:
 
 
 def tables_by_name(schema: Schema, tables: Sequence[Table]) -> Mapping[str, Table]:
-    """The tables that the schema's features use, by name. Raises ConfigError where one is missing or there twice."""
+    """The tables that the schema's features use, by name.
+
+    Raises ConfigError where one is missing or there twice, SchemaError where one needs a time column.
+    """
     by_name: dict[str, Table] = {}
     for table in tables:
         if table.name in by_name:
@@ -52,7 +55,17 @@ def tables_by_name(schema: Schema, tables: Sequence[Table]) -> Mapping[str, Tabl
         raise ConfigError(
             f"table '{sorted(unused)[0]}' is used by no feature; remove it, or name it in a feature's table"
         )
+    _check_times(schema, by_name)
     return by_name
+
+
+def _check_times(schema: Schema, tables: Mapping[str, Table]) -> None:
+    for table in tables.values():
+        if table.expire_after is not None and schema.time_column is None:
+            raise SchemaError(
+                f"table '{table.name}' has expire_after = {table.expire_after!r} and the schema names no time column;"
+                " name it (schema.time), or use expire_after_steps"
+            )
 
 
 def inputs_of(schema: Schema, tables: Sequence[Table]) -> tuple[Input, ...]:

@@ -72,6 +72,16 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A Parquet file with a column `key` and a list column `vector` of `dim` floats that rows begin from."""
     frozen: bool = False
     """Rows keep their first value: nothing is trained or added."""
+    capacity: int | None = None
+    """Most rows that keys may have; beyond it those trained longest ago are removed. None: no bound."""
+    admit_after: int = 1
+    """Steps that must have trained a key, the one that gives it a row included; 1: every trained key has a row."""
+    expire_after_steps: int | None = None
+    """A row that so many steps have not trained is removed, and its key begins anew."""
+    expire_after: str | None = None
+    """The same by the time column: "7d", "12h" (w, d, h, m, s), counted from the greatest time trained so far."""
+    unseen: Literal["zero", "rare"] = "zero"
+    """What a key without a row reads as: zeros, or the table's one rare row, which keys not yet admitted train."""
 
     def __post_init__(self) -> None:
         where = f"table '{self.name}'"
@@ -98,6 +108,24 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(
                 f"{where}: pretrained rows need a table with vectors that is not dense and has no buckets"
             )
+        _check_membership(self, where)
+
+    @property
+    def expire_after_ns(self) -> int:
+        """Nanoseconds of `expire_after`; 0 without it."""
+        return 0 if self.expire_after is None else parse_duration(self.expire_after, f"table '{self.name}'")
+
+    @property
+    def has_membership(self) -> bool:
+        """Whether a key may be without a row although it was trained."""
+        return bool(self._membership_options())
+
+    def _membership_options(self) -> list[str]:
+        """Names of the options of membership that are set, `unseen` apart."""
+        limits = [
+            name for name in ("capacity", "expire_after_steps", "expire_after") if getattr(self, name) is not None
+        ]
+        return [*limits, *(["admit_after"] if self.admit_after > 1 else [])]
 
     @property
     def rows_of_dense(self) -> int:
@@ -105,6 +133,27 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rows = self.buckets if self.buckets is not None else self.num_rows
         assert rows is not None
         return rows
+
+
+def _check_membership(table: Table, where: str) -> None:
+    for name in ("capacity", "admit_after", "expire_after_steps"):
+        value = getattr(table, name)
+        if value is not None and not 1 <= value < 2**31:
+            raise ConfigError(f"{where}: {name} is {value} and must be 1 to {2**31 - 1:,}")
+    if table.expire_after is not None:
+        parse_duration(table.expire_after, where)
+    if table.expire_after is not None and table.expire_after_steps is not None:
+        raise ConfigError(f"{where}: expire_after and expire_after_steps are both given; keep one of them")
+    if table.unseen == "rare" and table.admit_after == 1:
+        raise ConfigError(
+            f"{where}: unseen = 'rare' needs admit_after of 2 or more, because keys not yet admitted train the rare row"
+        )
+    options = table._membership_options()
+    if options and (table.dense or table.frozen):
+        kind = "dense" if table.dense else "frozen"
+        raise ConfigError(f"{where}: the rows of a {kind} table stay as they are; take away {options[0]}")
+    if table.buckets is not None and (table.capacity is not None or table.admit_after > 1):
+        raise ConfigError(f"{where}: buckets bound its rows already; take away {options[0]}, or buckets")
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,6 +202,20 @@ def parse_bytes(value: int | str, where: str) -> int:
     if size < 1:
         raise ConfigError(f"{where} is {value!r} and must be at least one byte")
     return size
+
+
+_SECONDS = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
+
+
+def parse_duration(text: str, where: str) -> int:
+    """Nanoseconds of "7d", "12h", "90m" or "1.5d". Raises ConfigError for anything else, or for 292 years and more."""
+    try:
+        span = round(float(text[:-1]) * _SECONDS[text[-1:]] * 1e9)
+    except (ValueError, KeyError, OverflowError):
+        span = 0
+    if not 0 < span < 2**63:
+        raise ConfigError(f'{where}: expire_after is {text!r}; write a duration such as "7d", "12h" or "90m"')
+    return span
 
 
 Pooling = Literal["sum", "mean"]

@@ -1,6 +1,7 @@
 """Holds the rows of *this* process in RAM and on disk, and updates them. Knows no rank, no batch, no model."""
 
-from .group import INDEX_BYTES, Group, RowBlock
+from .group import INDEX_BYTES, RARE_KEY, Group, RowBlock
+from .membership import NO_CLOCK, EventClock, Waiting
 from .store import Store
 
-__all__ = ["INDEX_BYTES", "Group", "RowBlock", "Store"]
+__all__ = ["INDEX_BYTES", "NO_CLOCK", "RARE_KEY", "EventClock", "Group", "RowBlock", "Store", "Waiting"]

@@ -13,6 +13,7 @@ from sfctr.spec.errors import SchemaError
 
 from .elements import narrow, widen
 from .groups import GroupPlan, initial_accumulator
+from .membership import U32, EventClock, Waiting
 from .rules import hyper_parameters, with_lr
 from .seeds import table_init
 
@@ -27,6 +28,8 @@ class RowBlock:
     keys uint64 [n]; nulls bool [n], True for the row of a missing value; vectors float32 [n, dim], exactly what is held
     whatever the table's dtype; linear float32 [n] or None; state float32 [n, S], the optimizer state as
     docs/optimizers.md lays it out (a dense table has S = 0).
+    last uint32 [n], the step that trained each row last (0 for rows beside the keys), or None without membership.
+    The row of a missing value has key 0; the one that stands for rare keys is a null with key 1.
     """
 
     keys: U64
@@ -34,6 +37,11 @@ class RowBlock:
     vectors: F32
     linear: F32 | None
     state: F32
+    last: U32 | None = None
+
+
+RARE_KEY = np.uint64(1)
+"""Of the null that stands for rare keys."""
 
 
 class Group:
@@ -65,7 +73,7 @@ class Group:
         self.native.update(working_set, step, scale, with_lr(self._hyper, lr_factor), linear)
 
     def num_rows(self, place: int) -> int:
-        """Rows of the table in this place, that of a missing value included."""
+        """Rows of the table in this place, those of a missing value and of rare keys included."""
         return self.native.num_rows(2 * place) + self.native.num_rows(2 * place + 1)
 
     def blocks(self, place: int, size: int) -> Iterator[RowBlock]:
@@ -75,9 +83,10 @@ class Group:
             while start is not None:
                 keys, records, start = self.native.export_rows(space, start, size)
                 if keys.size > 0:
-                    yield self._split(keys, records, is_null=space % 2 == 1)
+                    last = self.native.last_trained(space, keys) if self.plan.has_membership else None
+                    yield self._split(keys, records, last, is_null=space % 2 == 1)
 
-    def _split(self, keys: U64, records: F32, *, is_null: bool) -> RowBlock:
+    def _split(self, keys: U64, records: F32, last: U32 | None, *, is_null: bool) -> RowBlock:
         words, has_linear = self.native.layout()["vector"][1], self.plan.linear_rule is not None
         return RowBlock(
             keys=keys,
@@ -85,6 +94,7 @@ class Group:
             vectors=widen(records[:, :words], self.plan.dim, self.plan.dtype),
             linear=records[:, words] if has_linear else None,
             state=records[:, words + has_linear :],
+            last=last,
         )
 
     def load(self, place: int, block: RowBlock) -> None:
@@ -105,7 +115,8 @@ class Group:
         for is_null in (False, True):
             chosen = block.nulls == is_null
             if chosen.any():
-                self.native.import_rows(2 * place + is_null, block.keys[chosen], records[chosen])
+                last = block.last[chosen] if block.last is not None else None
+                self.native.import_rows(2 * place + is_null, block.keys[chosen], records[chosen], last)
 
     def begin_from(self, place: int, keys: U64, vectors: F32) -> None:
         """Begin rows from given vectors [n, dim], with fresh state and first-order weights of zero."""
@@ -125,6 +136,20 @@ class Group:
     def counters(self) -> Mapping[str, int]:
         """What has moved since the store was made; see the native core's GroupCounters."""
         return self.native.counters()
+
+    def membership(self, place: int) -> dict[str, int]:
+        """Counters of the table in this place, and how many keys have a row and how many wait for one."""
+        counters = self.native.membership(place)
+        waiting = counters.pop("waiting")
+        return counters | {"live": self.native.num_rows(2 * place), "waiting": waiting}
+
+    def waiting(self, place: int) -> Waiting:
+        keys, counts, last = self.native.waiting(place)
+        return Waiting(keys=keys, counts=counts, last=last)
+
+    def clock(self) -> EventClock:
+        steps, times = self.native.clock()
+        return EventClock(steps=steps, times=times)
 
 
 def staging_bytes(ram_bytes: int) -> int:

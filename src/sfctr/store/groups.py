@@ -1,6 +1,7 @@
 """Which tables are served by one native call, and how their options become the numbers that call takes. Pure.
 
 A *group* holds the tables of equal dim, dtype and update rules: one record layout and one kernel serve them all.
+Tables with a rule of membership are apart, so that others do not pay for it.
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ class GroupPlan:
     linear_rule: str | None
     tables: tuple[Table, ...]
 
+    @property
+    def has_membership(self) -> bool:
+        return any(table.has_membership for table in self.tables)
+
 
 def plan_groups(tables: Sequence[Table]) -> tuple[GroupPlan, ...]:
     """Groups of the tables that are not dense, each group and each table in order of first appearance."""
-    members: dict[tuple[int, Literal["fp32", "bf16"], str, str | None], list[Table]] = {}
+    members: dict[tuple[int, Literal["fp32", "bf16"], str, str | None, bool], list[Table]] = {}
     names: set[str] = set()
     for table in tables:
         if table.name in names:
             raise ConfigError(f"table '{table.name}' is there twice")
         names.add(table.name)
         if not table.dense:
-            members.setdefault((table.dim, table.dtype, *rules_of(table)), []).append(table)
+            key = (table.dim, table.dtype, *rules_of(table), table.has_membership)
+            members.setdefault(key, []).append(table)
     return tuple(
         GroupPlan(dim=dim, dtype=dtype, vector_rule=vector, linear_rule=linear, tables=tuple(group))
-        for (dim, dtype, vector, linear), group in members.items()
+        for (dim, dtype, vector, linear, _), group in members.items()
     )
 
 

@@ -6,6 +6,7 @@ from sfctr import _native
 from sfctr.spec.tables import Normal, Table
 
 from .groups import initial_accumulator
+from .membership import membership_rule
 
 
 def table_seed(name: str, seed: int) -> int:
@@ -38,4 +39,5 @@ def table_init(table: Table, seed: int) -> _native.TableInit:
         state0=initial_accumulator(table.optimizer),
         linear_state0=initial_accumulator(table.linear),
         frozen=table.frozen,
+        membership=membership_rule(table),
     )

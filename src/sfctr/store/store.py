@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ from sfctr.telemetry import notice
 from .dense import DenseTable
 from .group import Group, RowBlock
 from .groups import plan_groups
+from .membership import NO_CLOCK, EventClock, Waiting
 from .memory import default_ram_bytes
 
 
@@ -38,6 +39,8 @@ class Store:
     seed: of initial rows. device: where dense tables' parameters and features() live. threads: of sfctr's own kernels
     (changes no number; shared by the whole process). directory: of the run, for rows on disk unless tiers.disk names
     another; None: a temporary one.
+    on_removed: called with a table's name and the keys (uint64) whose rows have gone since the last call, oldest first:
+    by commit() and by remove(), for whoever keeps a copy of the rows. A key that comes back begins anew.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Store:
         device: str | torch.device = "cpu",
         threads: int = 1,
         directory: str | Path | None = None,
+        on_removed: Callable[[str, U64], None] | None = None,
     ) -> None:
         self.tables: Mapping[str, Table] = {table.name: table for table in tables}
         self.tiers = tiers
@@ -69,6 +73,9 @@ class Store:
         )
         self.dense_tables = nn.ModuleDict({t.name: DenseTable(t, seed, self.device) for t in tables if t.dense})
         self._closed = False
+        self._on_removed = on_removed
+        for group in self.groups:
+            group.native.list_gone(on_removed is not None)
         _native.set_num_threads(threads)
 
     def announce(self, working_sets: Sequence[_native.WorkingSet]) -> None:
@@ -99,6 +106,15 @@ class Store:
             for group, working_set in zip(self.groups, working_sets, strict=True):
                 group.native.fetch(working_set)
 
+    def settle(self, working_sets: Sequence[_native.WorkingSet], time: int | None = None) -> None:
+        """Decide which keys of a fetched batch have a row, are given one or are refused; then it can be trained.
+
+        time: the batch's greatest event time, ns since 1970. Call it in the order of training, after the batch before
+        has ended. Does nothing for tables without options of membership.
+        """
+        for group, working_set in zip(self.groups, working_sets, strict=True):
+            group.native.settle(working_set, time)
+
     def view(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """Find the rows of a batch for reading alone; nothing is added, moved or counted. Raises DiskError."""
         with self._named_errors():
@@ -111,6 +127,7 @@ class Store:
         for group, working_set in zip(self.groups, working_sets, strict=True):
             group.update(working_set, self.steps + 1, lr_factor=lr_factor, scale=scale)
         self.steps += 1
+        self._tell_removed()
 
     def discard(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """End the use of a batch that was announced or planned, without training it."""
@@ -128,7 +145,7 @@ class Store:
             disk = "" if self._spill is not None else ", or let rows go to disk (tiers.disk)"
             raise CapacityError(
                 f"tiers.ram is {self._budget.limit:,} bytes and {error} at step {self.steps + 1:,}; raise tiers.ram"
-                f"{disk}, or give table '{largest}' ({self.num_rows(largest):,} rows) buckets"
+                f"{disk}, or give table '{largest}' ({self.num_rows(largest):,} rows) a capacity or buckets"
             ) from None
         except (_native.DiskError, _native.ChecksumError) as error:
             raise DiskError(f"{error}; every row trained so far is still in RAM or in {self._spill}") from None
@@ -145,11 +162,65 @@ class Store:
         raise SchemaError(f"the store has no table '{table}'{nearest(table, self.tables)}")
 
     def num_rows(self, table: str) -> int:
-        """Rows held for a table; a dense table has all of its rows from the start."""
+        """Rows held for a table, those of a missing value and of rare keys included; a dense table has all of them."""
         if table in self.tables and self.tables[table].dense:
             return self.tables[table].rows_of_dense + 1
         group, place = self.group_of(table)
         return group.num_rows(place)
+
+    def remove(self, table: str, keys: U64) -> int:
+        """Forget keys (uint64 [n]) of a table: their rows, and counts that wait. Returns how many had a row.
+
+        Each begins anew if it is trained again. Raises SchemaError for a table that is dense or not there, and
+        RuntimeError while a Ready is open; for a table without options of membership, while a Lookahead is at work.
+        """
+        if table in self.tables and self.tables[table].dense:
+            raise SchemaError(f"table '{table}' is dense: all its rows stay; give another table")
+        group, place = self.group_of(table)
+        count = group.native.remove_rows(2 * place, np.ascontiguousarray(keys, dtype=np.uint64))
+        self._tell_removed()
+        return count
+
+    def _tell_removed(self) -> None:
+        if self._on_removed is None:
+            return
+        for group in self.groups:
+            for place, keys in group.native.take_gone():
+                self._on_removed(group.plan.tables[place].name, keys)
+
+    def membership(self) -> dict[str, dict[str, int]]:
+        """Of each table with options of membership, counts of keys since training began:
+
+        admitted (got a row, those that came back included), refused (trained by a step without having a row; once a
+        step), expired, removed (for capacity), withdrawn (by remove()), forgotten (while they waited, because too many
+        did); and live (have a row) and waiting (for one) now.
+        """
+        found = {}
+        for name, table in self.tables.items():
+            if table.has_membership:
+                group, place = self.group_of(name)
+                found[name] = group.membership(place)
+        return found
+
+    def waiting(self, table: str) -> Waiting:
+        """The keys of a table that wait for a row."""
+        group, place = self.group_of(table)
+        return group.waiting(place)
+
+    def clock(self) -> EventClock:
+        """Event time over the steps, as far back as a row of any table may live."""
+        return max((group.clock() for group in self.groups), key=lambda clock: clock.steps.size, default=NO_CLOCK)
+
+    def restore_clock(self, steps: int, clock: EventClock) -> None:
+        """Set how many steps are committed, and event time over them; before load_rows()."""
+        self.steps = steps
+        for group in self.groups:
+            group.native.restore_clock(steps, clock.steps, clock.times)
+
+    def restore_membership(self, table: str, counters: Mapping[str, int], waiting: Waiting) -> None:
+        """Go on counting from these, with these keys waiting."""
+        group, place = self.group_of(table)
+        group.native.restore_membership(place, dict(counters), waiting.keys, waiting.counts, waiting.last)
 
     def memory_bytes(self) -> int:
         """Bytes of RAM that rows, indexes and the disk's buffers take, without dense tables."""

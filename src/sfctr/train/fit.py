@@ -148,6 +148,7 @@ class _Bench:
             save=self.save,
             log=Log(self.run_dir / METRICS_FILE).write,
             progress=progress,
+            membership=self.store.membership,
         )
 
     def evaluate(self, held_out: Source) -> dict[str, Any]:

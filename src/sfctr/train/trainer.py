@@ -9,7 +9,7 @@ ends a run (its length, early stopping, an interrupt, bad data) ends it between 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
@@ -71,7 +71,7 @@ class Parts:
 
     lookahead: batches to steps whose rows are in place. scorer: for progressive validation.
     evaluate: metrics of the validation part, or None without one. save: keeps the model under a name, with its facts.
-    log: takes each line of metrics.jsonl.
+    log: takes each line of metrics.jsonl. membership: by table with such options, counts of keys; see Store.membership.
     """
 
     model: nn.Module
@@ -84,6 +84,7 @@ class Parts:
     save: Callable[[str, dict[str, Any]], None]
     log: Callable[[Line], None]
     progress: ProgressLine
+    membership: Callable[[], Mapping[str, Mapping[str, int]]] = dict
 
 
 class Trainer:
@@ -236,6 +237,8 @@ class Trainer:
         if self.stretch:
             line = self.stretch.line()
             self._last_auc = line.get("auc")
+            keys = self.parts.membership()
+            line |= {"membership": keys} if keys else {}
             self.parts.log({"kind": "train", **self._position(), **line, **self._pace()})
             self.stretch = Stretch()
 

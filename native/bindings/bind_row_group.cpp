@@ -61,9 +61,7 @@ void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string&
                       std::move(tables), std::move(tiers));
 }
 
-nb::dict counters(RowGroup& group) {
-  const sfctr::GroupCounters rows = group.counters();
-  const sfctr::LogCounters log = group.log_counters();
+nb::dict row_counters(const sfctr::RowCounters& rows) {
   nb::dict counts;
   counts["requested"] = rows.requested;
   counts["unique"] = rows.unique;
@@ -71,6 +69,19 @@ nb::dict counters(RowGroup& group) {
   counts["fresh"] = rows.fresh;
   counts["fetched"] = rows.fetched;
   counts["evicted"] = rows.evicted;
+  return counts;
+}
+
+nb::list table_counters(RowGroup& group) {
+  nb::list tables;
+  for (const sfctr::RowCounters& rows : group.table_counters()) tables.append(row_counters(rows));
+  return tables;
+}
+
+nb::dict counters(RowGroup& group) {
+  const sfctr::GroupCounters rows = group.counters();
+  const sfctr::LogCounters log = group.log_counters();
+  nb::dict counts = row_counters(rows);
   counts["scratch"] = rows.scratch;
   counts["waits"] = rows.waits;
   counts["disk_rows"] = log.live;
@@ -79,6 +90,7 @@ nb::dict counters(RowGroup& group) {
   counts["disk_bytes_written"] = log.bytes_written;
   counts["disk_rows_moved"] = log.records_moved;
   counts["disk_rings"] = log.num_rings;
+  counts["disk_write_wait_us"] = static_cast<std::uint64_t>(log.write_wait_s * 1e6);
   return counts;
 }
 
@@ -219,7 +231,9 @@ void bind_training(nb::class_<RowGroup>& group) {
   group
       .def(
           "announce",
-          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) { told(self, ws, [&](RowGroup& g) { g.announce(ws.core); }); },
+          [](nb::handle_t<RowGroup> self, PyWorkingSet& ws) {
+            told(self, ws, [&](RowGroup& g) { g.announce(ws.core); });
+          },
           "ws"_a,
           "Say that the batch will be planned after those announced before it: its rows are then spared where they can "
           "be.\n"
@@ -245,7 +259,8 @@ void bind_training(nb::class_<RowGroup>& group) {
             told(self, ws, [&](RowGroup& g) { g.locate(ws.core, train); });
           },
           "ws"_a, "train"_a,
-          "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, and "
+          "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, "
+          "and "
           "a\n"
           "key without a row reads as zeros. Forgets what was located or merged before.")
       .def(
@@ -289,12 +304,14 @@ void bind_training(nb::class_<RowGroup>& group) {
             return self.grad_norm_squared(ws.core);
           },
           "ws"_a, "Sum of the squares of all merged gradients, vectors and first-order weights, in double.")
-      .def("update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
-           "linear_hyper"_a.noconvert() = nb::none(),
-           "Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row "
-           "have\n"
-           "one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, len(hyper_columns())].\n"
-           "The working set must then be located again before further use.");
+      .def(
+          "update", &update, "ws"_a, "step"_a, "scale"_a, "hyper"_a.noconvert(),
+          "linear_hyper"_a.noconvert() = nb::none(),
+          "Multiply the gradient of every key that was reached by scale, and apply the optimizers; those without a row "
+          "have\n"
+          "one from now on. step counts committed steps from 1. hyper, linear_hyper: float64 [T, "
+          "len(hyper_columns())].\n"
+          "The working set must then be located again before further use.");
 }
 
 void bind_rows(nb::class_<RowGroup>& group) {
@@ -303,9 +320,14 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "Rows of native table 2t (table t) or 2t + 1 (its missing value).")
       .def("memory_bytes", &RowGroup::memory_bytes, "Bytes of RAM that rows, indexes and buffers of the disk take.")
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
-           "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put "
+           "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans "
+           "put "
            "off,\n"
            "since the group was made; and rows and bytes on disk.")
+      .def("table_counters", &table_counters, nb::sig("def table_counters(self) -> list[dict[str, int]]"),
+           "For each table: positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, since the "
+           "group\n"
+           "was made.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
       .def("find", &find, "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
            nb::sig("def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> "
@@ -365,10 +387,11 @@ void bind_row_group(nb::module_& m) {
   group
       .def(
           "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
-          "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru",
-          "segment_bytes"_a = std::size_t{64} << 20, "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto",
+          "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru", "segment_bytes"_a = std::size_t{64} << 20,
+          "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto",
           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
-          "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows "
+          "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for "
+          "rows "
           "that\n"
           "the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.\n"
           "segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'.")

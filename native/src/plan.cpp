@@ -52,13 +52,14 @@ bool RowGroup::plan(WorkingSet& ws) {
 bool RowGroup::plan_locked(WorkingSet& ws) {
   drain();
   if (scratch_in_flight_ || (is_full_ && !start_evicting())) {
-    ++counters_.waits;
+    ++num_waits_;
     return false;
   }
   compact();  // before places are looked up: it moves rows
   start(ws, true);
   find_places(ws);
   const Missing missing = count_missing(ws);
+  const std::vector<RowCounters> found = tally(ws);
   budget_->require_index(missing.fresh);
   budget_->take_keys(missing.fresh);
   pin_found(ws);
@@ -82,14 +83,14 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
     undo();
     is_full_ = !evicts_;
     if (num_in_flight_ == 0) return plan_locked(ws);
-    ++counters_.waits;
+    ++num_waits_;
     return false;
   }
   ++num_in_flight_;
   place_missing(ws, frames, missing.fresh);
   ws.located.group = number_;
   next_uses_.leave(ws);
-  count(ws, missing);
+  count(ws, found);
   return true;
 }
 
@@ -175,7 +176,9 @@ std::vector<std::uint32_t> RowGroup::free_frames(std::size_t num_frames) {
     take();
     if (!evicts_ || frames.size() == num_frames) return frames;
     for (const std::uint32_t frame : frames) frames_.pin(frame);  // they have no owner and are no victims
-    const auto unpin = [&] { for (const std::uint32_t frame : frames) frames_.unpin(frame); };
+    const auto unpin = [&] {
+      for (const std::uint32_t frame : frames) frames_.unpin(frame);
+    };
     try {
       evict(frames_.choose(num_frames - frames.size(),
                            [&](const Owner& owner) { return next_uses_.of(owner.table, owner.key); }));
@@ -198,9 +201,8 @@ bool RowGroup::start_evicting() {
   if (num_in_flight_ > 0) return false;
   frames_.keep_owners();
   for (std::uint32_t n = 0; n < tables_.size(); ++n) {
-    tables_[n].index.for_each([&](std::uint64_t key, std::uint32_t bits) {
-      frames_.set_owner(Place::from_bits(bits).frame(), {key, n});
-    });
+    tables_[n].index.for_each(
+        [&](std::uint64_t key, std::uint32_t bits) { frames_.set_owner(Place::from_bits(bits).frame(), {key, n}); });
   }
   evicts_ = true;
   is_full_ = false;
@@ -232,8 +234,8 @@ void RowGroup::evict(std::span<const std::uint32_t> victims) {
   for (std::size_t i = 0; i < victims.size(); ++i) {
     *tables_[ids[i].table].index.slot_of(ids[i].key) = Place::on_disk(locations[i]).bits();
     frames_.give(victims[i]);
+    ++table_counters_[ids[i].table / 2].evicted;
   }
-  counters_.evicted += victims.size();
   num_uncompacted_ += victims.size();
 }
 
@@ -318,15 +320,6 @@ void RowGroup::fill_fresh(WorkingSet& ws, std::span<const std::uint32_t> added) 
     }
     if (count > 0) initialize_rows(blocks[b].native_table, {keys, count}, records);
   });
-}
-
-void RowGroup::count(const WorkingSet& ws, const Missing& missing) {
-  for (std::size_t f = 0; f < ws.features().size(); ++f) counters_.requested += ws.virtual_ids(f).size();
-  counters_.unique += ws.num_unique();
-  counters_.hits += ws.num_unique() - missing.total();
-  counters_.fresh += missing.fresh;
-  counters_.fetched += missing.on_disk;
-  counters_.scratch += ws.located.scratch.size();
 }
 
 }  // namespace sfctr

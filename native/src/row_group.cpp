@@ -45,7 +45,8 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
       frames_(layout_.num_floats() * sizeof(float), tiers.policy, budget_),
       next_uses_(2 * inits_.size()),
       zeros_(layout_.num_floats(), 0.0f),
-      number_(next_number()) {
+      number_(next_number()),
+      table_counters_(inits_.size()) {
   if (disk_) disk_->record_bytes = layout_.num_floats() * sizeof(float);
 }
 
@@ -121,11 +122,6 @@ std::size_t RowGroup::memory_bytes() {
   std::size_t total = frames_.memory_bytes() + next_uses_.memory_bytes() + (log_ ? log_->memory_bytes() : 0);
   for (const NativeTable& table : tables_) total += table.index.memory_bytes();
   return total;
-}
-
-GroupCounters RowGroup::counters() {
-  std::lock_guard lock(mutex_);
-  return counters_;
 }
 
 LogCounters RowGroup::log_counters() {

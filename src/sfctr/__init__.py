@@ -24,6 +24,7 @@ from .spec.tables import Normal, Table, Tiers, Uniform
 if _typing.TYPE_CHECKING:
     from .data import open_source
     from .lookahead import Lookahead, ReadView
+    from .lookahead.embed import embed
     from .store import Store
     from .train.fit import fit
     from .train.run import Run
@@ -65,6 +66,7 @@ __all__ = [
     "TimePart",
     "Uniform",
     "__version__",
+    "embed",
     "fit",
     "open_source",
 ]
@@ -75,6 +77,7 @@ if not _typing.TYPE_CHECKING:  # so that a misspelled name stays an error to typ
         "ReadView": "lookahead",
         "Run": "train",
         "Store": "store",
+        "embed": "lookahead",
         "fit": "train",
         "open_source": "data",
     }

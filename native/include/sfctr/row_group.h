@@ -73,20 +73,26 @@ struct Layout {
 // Where rows may be.
 struct GroupTiers {
   std::shared_ptr<Budget> budget = std::make_shared<Budget>();  // of RAM
-  std::optional<LogOptions> disk;                               // none: rows that the budget has no room for are refused
+  std::optional<LogOptions> disk;  // none: rows that the budget has no room for are refused
   Policy policy = Policy::kLru;
 };
 
-// What has moved, in rows; since the group was made.
-struct GroupCounters {
+// What has moved of a table, in rows; since the group was made.
+struct RowCounters {
   std::uint64_t requested = 0;  // positions of planned batches
   std::uint64_t unique = 0;     // their unique keys
-  std::uint64_t hits = 0;       // of those, in RAM already
+  std::uint64_t hits = 0;       // of those, in RAM already; or a frozen table's that have no row
   std::uint64_t fresh = 0;      // without a row
   std::uint64_t fetched = 0;    // read from disk
   std::uint64_t evicted = 0;    // written to disk
-  std::uint64_t scratch = 0;    // that found no frame
-  std::uint64_t waits = 0;      // plans put off because batches in flight held the frames
+
+  RowCounters& operator+=(const RowCounters& other);
+};
+
+// The same of all tables.
+struct GroupCounters : RowCounters {
+  std::uint64_t scratch = 0;  // that found no frame
+  std::uint64_t waits = 0;    // plans put off because batches in flight held the frames
 };
 
 class RowGroup {
@@ -173,6 +179,7 @@ class RowGroup {
   // Of rows, indexes and all that goes with them, in RAM; O(tables).
   std::size_t memory_bytes();
   GroupCounters counters();
+  std::vector<RowCounters> table_counters();
   LogCounters log_counters();
 
  private:
@@ -216,7 +223,10 @@ class RowGroup {
   void place_key(WorkingSet& ws, std::size_t native_table, std::uint32_t u, std::uint32_t frame);
   void begin_reading(WorkingSet& ws);
   void fill_fresh(WorkingSet& ws, std::span<const std::uint32_t> added) const;
-  void count(const WorkingSet& ws, const Missing& missing);
+
+  // counters.cpp; with mutex_ held
+  std::vector<RowCounters> tally(const WorkingSet& ws) const;
+  void count(const WorkingSet& ws, std::span<const RowCounters> tally);
 
   // fetch.cpp; with mutex_ held
   void compact();
@@ -255,13 +265,14 @@ class RowGroup {
   std::mutex mutex_;
   std::condition_variable loaded_;
   std::vector<WorkingSet*> loading_;  // batches planned, and not yet fetched, that need something from disk
-  bool evicts_ = false;            // from when RAM was full for the first time
-  bool is_full_ = false;           // it is, and evicting begins when no batch is in flight
-  std::size_t num_in_flight_ = 0;  // batches planned and not yet drained
+  bool evicts_ = false;               // from when RAM was full for the first time
+  bool is_full_ = false;              // it is, and evicting begins when no batch is in flight
+  std::size_t num_in_flight_ = 0;     // batches planned and not yet drained
   bool scratch_in_flight_ = false;
   std::unordered_set<std::uint32_t> orphans_;  // frames that a failed fetch left to batches in flight
-  std::size_t num_uncompacted_ = 0;  // rows appended to the log since compact()
-  GroupCounters counters_;
+  std::size_t num_uncompacted_ = 0;            // rows appended to the log since compact()
+  std::vector<RowCounters> table_counters_;
+  std::uint64_t num_scratch_ = 0, num_waits_ = 0;
 
   std::mutex ended_mutex_;  // taken last; so that a step that ends need not wait for a plan
   std::vector<Ended> ended_;

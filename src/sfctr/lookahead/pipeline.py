@@ -14,13 +14,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from sfctr import _native
-from sfctr.spec.batch import Batch
 from sfctr.store import Store
 from sfctr.telemetry import notice, span
 
-Prepared = tuple[Batch, tuple[_native.WorkingSet, ...]]
+Prepared = tuple[Any, tuple[_native.WorkingSet, ...]]
+"""A batch of any kind, and its working sets."""
 
 
 class Pipeline:
@@ -28,8 +29,8 @@ class Pipeline:
 
     def __init__(
         self,
-        batches: Iterator[Batch],
-        unique: Callable[[Batch], tuple[_native.WorkingSet, ...]],
+        batches: Iterator[Any],
+        unique: Callable[[Any], tuple[_native.WorkingSet, ...]],
         store: Store,
         window: int,
     ) -> None:

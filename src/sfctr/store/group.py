@@ -114,6 +114,14 @@ class Group:
         """What has moved since the store was made; see the native core's GroupCounters."""
         return self.native.counters()
 
+    def table_counters(self) -> dict[str, dict[str, int]]:
+        """The same by table; see Store.table_counters."""
+        row_bytes = 4 * self.native.record_floats
+        return {
+            table: counts | {f"bytes_{moved}": counts[moved] * row_bytes for moved in ("fetched", "evicted")}
+            for table, counts in zip(self.tables, self.native.table_counters(), strict=True)
+        }
+
 
 def staging_bytes(ram_bytes: int) -> int:
     """Buffers of the disk, as a share of the RAM that rows may take: a sixty-fourth, between 64 KiB and 8 MiB."""

@@ -163,6 +163,14 @@ class Store:
                 total[name] = total.get(name, 0) + count
         return total
 
+    def table_counters(self) -> dict[str, dict[str, int]]:
+        """What has moved of each table that is not dense, since the store was made.
+
+        requested: positions of planned batches. unique: their unique keys. hits: of those, in RAM already. fresh: that
+        begin a row. fetched, evicted: rows read from disk and written there; bytes_fetched, bytes_evicted: their size.
+        """
+        return {table: counts for group in self.groups for table, counts in group.table_counters().items()}
+
     def rows(self, table: str, block: int = 65536) -> Iterator[RowBlock]:
         """All rows of a table in blocks of at most `block`, in an order that follows from their keys alone."""
         if table in self.tables and self.tables[table].dense:

@@ -23,7 +23,7 @@ from sfctr import _native
 from sfctr.spec.batch import F32, U64
 from sfctr.spec.errors import CapacityError, DiskError, SchemaError, nearest
 from sfctr.spec.tables import Table, Tiers
-from sfctr.telemetry import notice
+from sfctr.telemetry import current, notice
 
 from .dense import DenseTable
 from .group import Group, RowBlock
@@ -86,6 +86,8 @@ class Store:
         with self._named_errors():
             was_spilling = group.native.is_spilling
             planned = group.native.plan(working_sets[number])
+        if was_spilling:
+            current().add("write_back", group.seconds_written_back())
         if not was_spilling and group.native.is_spilling:
             notice(
                 f"rows fill the {self._budget.limit:,} bytes of tiers.ram after {self.steps:,} steps: from now on some"

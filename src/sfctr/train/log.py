@@ -1,7 +1,8 @@
 """metrics.jsonl: what a run was worth along the way, one JSON object a line, each line complete when it is there.
 
 kind "train": a stretch of steps. step, epoch (from 1), rows trained so far, loss (mean over the stretch's rows), auc
-(of its last rows' scores, before the step learnt from them), lr_factor, rows_per_s, seconds since the run began.
+(of its last rows' scores, before the step learnt from them), lr_factor, rows_per_s, seconds since the run began;
+stage_s, seconds of each stage during the stretch (see stages.py), and moved, by table what Store.table_counters counts.
 kind "valid": an evaluation. step, epoch, rows, the metrics of the validation part, "unseen" per feature, "best"
 (whether the watched metric improved), lr_factor, rows_per_s, seconds; "progressive", if asked for, holds the metrics of
 the training rows since the line before, each scored before it was learnt.

@@ -323,7 +323,7 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans "
            "put "
            "off,\n"
-           "since the group was made; and rows and bytes on disk.")
+           "since the group was made; rows and bytes on disk, and microseconds for which evictions waited for it.")
       .def("table_counters", &table_counters, nb::sig("def table_counters(self) -> list[dict[str, int]]"),
            "For each table: positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, since the "
            "group\n"

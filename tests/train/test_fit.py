@@ -459,8 +459,8 @@ def test_a_trace_shows_the_stages_of_every_step_in_their_threads(planted, schema
 
 
 def test_lines_on_training_count_the_rows_that_moved_by_table(planted, schema, tmp_path):
-    frame = planted(2000)
-    tiers = Tiers(ram=30_000, disk=str(tmp_path))
+    frame = planted(2000).assign(item=np.random.default_rng(5).integers(0, 5000, 2000))
+    tiers = Tiers(ram=100_000, disk=str(tmp_path))  # some 1,650 items take 60 bytes, and 24 in the index
     with fit(frame, schema, TABLES, model="fm", tiers=tiers, epochs=2, **QUICK) as run:
         moved = [line["moved"] for line in run.metrics if line["kind"] == "train"]
         rows = {table: run.store.num_rows(table) for table in ("item", "tags")}

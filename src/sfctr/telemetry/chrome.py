@@ -1,7 +1,7 @@
 """ChromeTrace: spans as a file that chrome://tracing and https://ui.perfetto.dev draw, a row for each thread.
 
-It is the trace event format's JSON array of complete events ("ph": "X"; times in microseconds), written as spans end, so
-that memory does not grow with the run. close() makes it valid JSON; the viewers also read what a killed run leaves. A
+It is the trace event format's JSON array of complete events ("ph": "X"; times in microseconds), written as spans end,
+so that memory does not grow with the run. close() makes it valid JSON; the viewers also read what a killed run leaves. A
 disk that refuses ends the trace, not the run: `error` then says why.
 """
 
@@ -21,7 +21,7 @@ class ChromeTrace:
     """Any thread may write beside any other. Raises OSError where the file cannot be made."""
 
     def __init__(self, path: str | Path) -> None:
-        self._file = Path(path).open("w", encoding="utf-8")
+        self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115  closed by close()
         self._lock = threading.Lock()
         self._began, self._pid = perf_counter(), os.getpid()
         self._threads: dict[tuple[int, str], int] = {}  # by name too: the identity of one that ended comes again

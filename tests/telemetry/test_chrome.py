@@ -1,4 +1,4 @@
-"""A trace is valid JSON with a row for each thread and every span in it, and neither memory nor the run depends on it."""
+"""A trace is valid JSON with a row for each thread and every span, and neither memory nor the run depends on it."""
 
 import errno
 import json

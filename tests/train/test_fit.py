@@ -474,7 +474,9 @@ def test_lines_on_training_count_the_rows_that_moved_by_table(planted, schema, t
 
 
 def test_a_trace_that_cannot_be_written_is_refused_before_anything_is_trained(planted, schema, tmp_path):
-    with pytest.raises(ConfigError, match=r"the trace .*t.json cannot be written: No such file or directory; give another"):
+    with pytest.raises(
+        ConfigError, match=r"the trace .*t.json cannot be written: No such file or directory; give another"
+    ):
         fit(planted(100), schema, TABLES, model="fm", trace=tmp_path / "no" / "t.json", run_dir="r", **QUICK)
     assert not os.path.exists("r")
 

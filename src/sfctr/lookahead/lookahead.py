@@ -18,10 +18,11 @@ from sfctr.store import Store
 
 from .dicts import DictBatches
 from .features import FeatureReader
-from .id_batches import IdReader, Ids, ReadyRows
+from .id_batches import Ids
 from .layout import layout_of, schema_of
 from .pipeline import Pipeline
 from .ready import Ready
+from .ready_rows import IdReader, ReadyRows
 
 R = TypeVar("R", Ready, ReadyRows)
 

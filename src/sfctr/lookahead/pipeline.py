@@ -4,9 +4,9 @@
   batches ────────▶ known (announced) ────────▶ ready (in place) ────────▶ in training
 
 At most `window` batches are in the pipeline, read but not yet handed out. The planner waits where batches that are
-ready or in training hold the room it needs, and goes on when one of them ends: so the window shrinks by itself to what RAM
-can hold. Whatever either thread raises reaches the consumer in its place in the order. close() ends both threads and
-discards, oldest first, every batch that was not handed out.
+ready or in training hold the room it needs, and goes on when one of them ends: so the window shrinks by itself to what
+RAM can hold. Whatever either thread raises reaches the consumer in its place in the order. close() ends both threads
+and discards, oldest first, every batch that was not handed out.
 
 Spans are numbered by the step that their batch will be, if none before it is discarded. Both threads record into the
 recorder of whoever made the pipeline.

@@ -1,8 +1,8 @@
 """ChromeTrace: spans as a file that chrome://tracing and https://ui.perfetto.dev draw, a row for each thread.
 
 It is the trace event format's JSON array of complete events ("ph": "X"; times in microseconds), written as spans end,
-so that memory does not grow with the run. close() makes it valid JSON; the viewers also read what a killed run leaves. A
-disk that refuses ends the trace, not the run: `error` then says why.
+so that memory does not grow with the run. close() makes it valid JSON; the viewers also read what a killed run leaves.
+A disk that refuses ends the trace, not the run: `error` then says why.
 """
 
 from __future__ import annotations

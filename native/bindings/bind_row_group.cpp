@@ -76,9 +76,7 @@ void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string&
                       dtype == "bf16" ? sfctr::Element::kBfloat16 : sfctr::Element::kFloat32);
 }
 
-nb::dict counters(RowGroup& group) {
-  const sfctr::GroupCounters rows = group.counters();
-  const sfctr::LogCounters log = group.log_counters();
+nb::dict row_counters(const sfctr::RowCounters& rows) {
   nb::dict counts;
   counts["requested"] = rows.requested;
   counts["unique"] = rows.unique;
@@ -86,6 +84,19 @@ nb::dict counters(RowGroup& group) {
   counts["fresh"] = rows.fresh;
   counts["fetched"] = rows.fetched;
   counts["evicted"] = rows.evicted;
+  return counts;
+}
+
+nb::list table_counters(RowGroup& group) {
+  nb::list tables;
+  for (const sfctr::RowCounters& rows : group.table_counters()) tables.append(row_counters(rows));
+  return tables;
+}
+
+nb::dict counters(RowGroup& group) {
+  const sfctr::GroupCounters rows = group.counters();
+  const sfctr::LogCounters log = group.log_counters();
+  nb::dict counts = row_counters(rows);
   counts["scratch"] = rows.scratch;
   counts["waits"] = rows.waits;
   counts["disk_rows"] = log.live;
@@ -94,6 +105,7 @@ nb::dict counters(RowGroup& group) {
   counts["disk_bytes_written"] = log.bytes_written;
   counts["disk_rows_moved"] = log.records_moved;
   counts["disk_rings"] = log.num_rings;
+  counts["disk_write_wait_us"] = static_cast<std::uint64_t>(log.write_wait_s * 1e6);
   return counts;
 }
 
@@ -347,7 +359,11 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans "
            "put "
            "off,\n"
-           "since the group was made; and rows and bytes on disk.")
+           "since the group was made; rows and bytes on disk, and microseconds for which evictions waited for it.")
+      .def("table_counters", &table_counters, nb::sig("def table_counters(self) -> list[dict[str, int]]"),
+           "For each table: positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, since the "
+           "group\n"
+           "was made.")
       .def_prop_ro("num_in_flight", &RowGroup::num_in_flight, "Batches planned and not yet ended.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
       .def("find", &find, "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),

@@ -60,13 +60,14 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
   drain();
   if (refused_) std::rethrow_exception(std::exchange(refused_, nullptr));
   if (scratch_in_flight_ || (is_full_ && !start_evicting())) {
-    ++counters_.waits;
+    ++num_waits_;
     return false;
   }
   compact();  // before places are looked up: it moves rows
   start(ws, true);
   find_places(ws);
   const Missing missing = count_missing(ws);
+  const std::vector<RowCounters> found = tally(ws);
   budget_->require_index(missing.fresh);
   budget_->take_keys(missing.fresh);
   pin_found(ws);
@@ -90,14 +91,14 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
     undo();
     is_full_ = !evicts_;
     if (num_in_flight_ == 0) return plan_locked(ws);
-    ++counters_.waits;
+    ++num_waits_;
     return false;
   }
   ++num_in_flight_;
   place_missing(ws, frames, missing.fresh);
   ws.located.group = number_;
   next_uses_.leave(ws);
-  count(ws, missing);
+  count(ws, found);
   if (faults_) strike_plan(ws);
   return true;
 }
@@ -250,8 +251,8 @@ void RowGroup::evict(std::span<const std::uint32_t> victims) {
   for (std::size_t i = 0; i < victims.size(); ++i) {
     *tables_[ids[i].table].index.slot_of(ids[i].key) = Place::on_disk(locations[i]).bits();
     frames_.give(victims[i]);
+    ++table_counters_[ids[i].table / 2].evicted;
   }
-  counters_.evicted += victims.size();
 }
 
 // Throws what RowLog::append does.
@@ -347,15 +348,6 @@ void RowGroup::fill_fresh(WorkingSet& ws, std::span<const std::uint32_t> added) 
     }
     if (count > 0) initialize_rows(blocks[b].native_table, {keys, count}, records);
   });
-}
-
-void RowGroup::count(const WorkingSet& ws, const Missing& missing) {
-  for (std::size_t f = 0; f < ws.features().size(); ++f) counters_.requested += ws.virtual_ids(f).size();
-  counters_.unique += ws.num_unique();
-  counters_.hits += ws.num_unique() - missing.total();
-  counters_.fresh += missing.fresh;
-  counters_.fetched += missing.on_disk;
-  counters_.scratch += ws.located.scratch.size();
 }
 
 }  // namespace sfctr

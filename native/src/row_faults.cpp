@@ -103,7 +103,7 @@ std::vector<KeyBlock> RowGroup::struck_twice(const WorkingSet& ws) const {
   }
   std::vector<KeyBlock> keys = key_blocks(ws, 1);
   std::erase_if(keys,
-                [&](const KeyBlock& key) { return counts[key.begin] < 2 || !ws.gradients.any_reached(key.begin); });
+                [&](const KeyBlock& key) { return counts[key.begin] < 2 || !ws.gradients.any_trained(key.begin); });
   if (keys.empty() || !faults_->strikes(RowFault::kApplyTwice)) keys.clear();
   return keys;
 }

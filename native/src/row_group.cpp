@@ -56,7 +56,8 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
       next_uses_(2 * inits_.size()),
       zeros_(layout_.num_floats(), 0.0f),
       faults_(std::move(tiers.faults)),
-      number_(next_number()) {
+      number_(next_number()),
+      table_counters_(inits_.size()) {
   for (std::size_t n = 0; n < 2 * inits_.size(); ++n) tables_.push_back({.index = Index(members_ != nullptr)});
   if (!disk_) return;
   disk_->record_bytes = layout_.num_floats() * sizeof(float);
@@ -145,11 +146,6 @@ std::size_t RowGroup::memory_bytes() {
     total += members_->clock.points().size() * sizeof(EventClock::Point);
   }
   return total;
-}
-
-GroupCounters RowGroup::counters() {
-  std::lock_guard lock(mutex_);
-  return counters_;
 }
 
 std::size_t RowGroup::num_in_flight() {

@@ -24,6 +24,7 @@ from sfctr.spec.tables import Normal, Table, Tiers, Uniform
 if _typing.TYPE_CHECKING:
     from sfctr.data import open_source
     from sfctr.lookahead import Lookahead, ReadView
+    from sfctr.lookahead.embed import embed
     from sfctr.store import Store
     from sfctr.train.fit import fit
     from sfctr.train.run import Run
@@ -65,6 +66,7 @@ __all__ = [
     "TimePart",
     "Uniform",
     "__version__",
+    "embed",
     "fit",
     "open_source",
 ]
@@ -75,6 +77,7 @@ if not _typing.TYPE_CHECKING:  # so that a misspelled name stays an error to typ
         "ReadView": "lookahead",
         "Run": "train",
         "Store": "store",
+        "embed": "lookahead",
         "fit": "train",
         "open_source": "data",
     }

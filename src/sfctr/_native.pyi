@@ -321,7 +321,13 @@ class RowGroup:
     def counters(self) -> dict[str, int]:
         """
         Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put off,
-        since the group was made; and rows and bytes on disk.
+        since the group was made; rows and bytes on disk, and microseconds for which evictions waited for it.
+        """
+
+    def table_counters(self) -> list[dict[str, int]]:
+        """
+        For each table: positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, since the group
+        was made.
         """
 
     @property

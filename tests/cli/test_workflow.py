@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import re
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -128,6 +129,36 @@ def test_inspect_shows_tables_rows_and_sizes(sfctr, run):
     # 26 ids of 16 weights and Adam's two moments of each, 4 bytes a float
     assert ["item", "26", "16", "Adam", "-", "5.0", "kB"] in lines
     assert "auc" in done.out
+
+
+def test_inspect_shows_what_moved_while_training_and_what_bound_it(sfctr, run):
+    lines = sfctr("inspect", "run").out.splitlines()
+    moved = dict(
+        zip(
+            *(line.replace("in RAM", "hits").replace("asked for", "asked").split() for line in _table(lines)),
+            strict=True,
+        )
+    )
+    assert moved["table"] == "item"
+    assert int(moved["asked"].replace(",", "")) > int(moved["unique"].replace(",", "")) > int(moved["new"]) == 26
+    assert any(re.fullmatch(r"what bound the run: .+ % of the step; .+", line) for line in lines)
+
+
+def _table(lines):
+    """Heading and first row of the counters."""
+    start = next(i for i, line in enumerate(lines) if line.startswith("table") and "asked for" in line)
+    return [line.replace("from disk", "from_disk").replace("to disk", "to_disk") for line in lines[start : start + 2]]
+
+
+def test_a_trace_of_training_is_a_file_for_the_viewers(sfctr, files, run):
+    done = sfctr("train", "run.toml", "--set", "train.max_steps=2", "--trace", "trace.json")
+    assert done.code == 0
+    assert "what bound the run: " in done.err
+    steps = [event for event in json.loads(Path("trace.json").read_text()) if event["name"] == "step"]
+    assert [event["args"] for event in steps] == [{"step": 1}, {"step": 2}]
+    refused = sfctr("train", "run.toml", "--run", "other", "--trace", "no/trace.json")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "the trace no/trace.json cannot be written" in refused.err
 
 
 def test_training_says_what_the_model_is_worth_and_where_the_files_are(sfctr, files, run):

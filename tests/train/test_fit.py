@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import re
 import signal
 import sys
 import threading
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -22,7 +25,7 @@ from sfctr.spec.optim import SGD, Adam, Schedule
 from sfctr.spec.runfile_text import decode_run_file
 from sfctr.spec.schema import Bag, Categorical, Dense, Schema
 from sfctr.spec.schema import Sequence as History
-from sfctr.spec.tables import Table
+from sfctr.spec.tables import Table, Tiers
 from sfctr.telemetry import Recorder
 from sfctr.train import Run, fit, next_run_dir, train_run
 
@@ -444,3 +447,49 @@ def test_a_bag_feature_may_be_all_there_is():
     schema = Schema(label="click", features=[Bag("tags")])
     with fit(rows, schema, epochs=20, **QUICK) as run:
         assert run.evaluate(rows)["auc"] == 1.0
+
+
+@pytest.mark.parametrize("window", [0, 2])
+def test_a_trace_shows_the_stages_of_every_step_in_their_threads(planted, schema, tmp_path, window):
+    with fit(planted(2000), schema, TABLES, model="fm", window=window, trace=tmp_path / "t.json", **QUICK) as run:
+        lines = [line for line in run.metrics if line["kind"] == "train"]
+    events = json.loads((tmp_path / "t.json").read_text())
+    spans = [event for event in events if event["ph"] == "X"]
+    rows = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    for stage, thread in {"unique": "reader", "fetch": "planner", "backward": "Main", "step": "Main"}.items():
+        own = [event for event in spans if event["name"] == stage]
+        assert [event["args"]["step"] for event in own] == list(range(1, 9))
+        assert all((thread if window else "Main") in rows[event["tid"]] for event in own)
+    assert ("wait" in {event["name"] for event in spans}) == (window > 0)
+    for stage in ("unique", "forward", "update"):
+        traced = sum(event["dur"] for event in spans if event["name"] == stage) * 1e-6
+        assert sum(line["stage_s"][stage] for line in lines) == pytest.approx(traced, abs=1e-4)
+
+
+def test_lines_on_training_count_the_rows_that_moved_by_table(planted, schema, tmp_path):
+    frame = planted(2000).assign(item=np.random.default_rng(5).integers(0, 5000, 2000))
+    tiers = Tiers(ram=100_000, disk=str(tmp_path))  # some 1,650 items take 60 bytes, and 24 in the index
+    with fit(frame, schema, TABLES, model="fm", tiers=tiers, epochs=2, **QUICK) as run:
+        moved = [line["moved"] for line in run.metrics if line["kind"] == "train"]
+        rows = {table: run.store.num_rows(table) for table in ("item", "tags")}
+    total = {table: sum((Counter(line.get(table, {})) for line in moved), Counter()) for table in rows}
+    assert total["item"]["requested"] == 2 * 2000
+    for table, counts in total.items():
+        assert counts["unique"] == counts["hits"] + counts["fresh"] + counts["fetched"]
+        assert counts["fresh"] == rows[table]
+        assert counts["bytes_fetched"] == counts["fetched"] * 4 * 3 * (4 + 1)  # vector and weight, Adam's two averages
+    assert total["item"]["evicted"] > 0
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_anything_is_trained(planted, schema, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"the trace .*t.json cannot be written: No such file or directory; give another"
+    ):
+        fit(planted(100), schema, TABLES, model="fm", trace=tmp_path / "no" / "t.json", run_dir="r", **QUICK)
+    assert not os.path.exists("r")
+
+
+def test_a_run_ends_by_saying_what_bound_it(planted, schema, capsys):
+    with fit(planted(1000), schema, TABLES, model="fm", **{**QUICK, "quiet": False}):
+        pass
+    assert re.search(r"what bound the run: .+: \d+ % of the step; .*(raise|set) ", capsys.readouterr().err)

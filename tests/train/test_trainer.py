@@ -299,7 +299,9 @@ def test_lines_on_training_come_every_hundred_steps_and_before_an_evaluation():
     setup = Setup(four(count=LOG_EVERY + 5), evaluate=[0.5]).run()
     kinds = [(line["kind"], line["step"]) for line in setup.lines]
     assert kinds == [("train", LOG_EVERY), ("train", LOG_EVERY + 5), ("valid", LOG_EVERY + 5)]
-    assert set(setup.lines[0]) == {"kind", "step", "epoch", "rows", "loss", "auc", "lr_factor", "rows_per_s", "seconds"}
+    position, pace = {"kind", "step", "epoch", "rows"}, {"lr_factor", "rows_per_s", "seconds"}
+    assert set(setup.lines[0]) == position | pace | {"loss", "auc", "stage_s", "moved"}
+    assert set(setup.lines[0]["stage_s"]) == {"forward", "backward", "step"}  # the other stages are those of a store
     assert setup.lines[0]["rows"] == 8 * LOG_EVERY
 
 

@@ -92,16 +92,22 @@ struct GroupTiers {
   std::shared_ptr<RowFaults> faults{};  // for tests
 };
 
-// What has moved, in rows; since the group was made.
-struct GroupCounters {
+// What has moved of a table, in rows; since the group was made.
+struct RowCounters {
   std::uint64_t requested = 0;  // positions of planned batches
   std::uint64_t unique = 0;     // their unique keys
-  std::uint64_t hits = 0;       // of those, in RAM already
+  std::uint64_t hits = 0;       // of those, in RAM already; or a frozen table's that have no row
   std::uint64_t fresh = 0;      // without a row
   std::uint64_t fetched = 0;    // read from disk
   std::uint64_t evicted = 0;    // written to disk
-  std::uint64_t scratch = 0;    // that found no frame
-  std::uint64_t waits = 0;      // plans put off because batches in flight held the frames
+
+  RowCounters& operator+=(const RowCounters& other);
+};
+
+// The same of all tables.
+struct GroupCounters : RowCounters {
+  std::uint64_t scratch = 0;  // that found no frame
+  std::uint64_t waits = 0;    // plans put off because batches in flight held the frames
 };
 
 class RowGroup {
@@ -205,6 +211,7 @@ class RowGroup {
   // Of rows, indexes and all that goes with them, in RAM; O(tables).
   std::size_t memory_bytes();
   GroupCounters counters();
+  std::vector<RowCounters> table_counters();
   // Batches planned and not yet ended.
   std::size_t num_in_flight();
   LogCounters log_counters();
@@ -296,7 +303,10 @@ class RowGroup {
   void place_key(WorkingSet& ws, std::size_t native_table, std::uint32_t u, std::uint32_t frame);
   void begin_reading(WorkingSet& ws);
   void fill_fresh(WorkingSet& ws, std::span<const std::uint32_t> added) const;
-  void count(const WorkingSet& ws, const Missing& missing);
+
+  // counters.cpp; with mutex_ held
+  std::vector<RowCounters> tally(const WorkingSet& ws) const;
+  void count(const WorkingSet& ws, std::span<const RowCounters> tally);
 
   // fetch.cpp; with mutex_ held
   void compact();
@@ -371,7 +381,8 @@ class RowGroup {
   std::exception_ptr refused_;                 // what the disk said to a row that had to stay in RAM beyond the budget
   std::unordered_set<std::uint32_t> orphans_;  // frames without a record that batches in flight share
   std::size_t num_uncompacted_ = 0;            // rows appended to the log since compact()
-  GroupCounters counters_;
+  std::vector<RowCounters> table_counters_;
+  std::uint64_t num_scratch_ = 0, num_waits_ = 0;
   bool lists_gone_ = false;
   std::vector<Gone> gone_;
 

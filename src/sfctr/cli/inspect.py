@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") -> None:
     """Show what a run holds.
 
-    Its model, tables, rows and sizes, which keys have come and gone, and the metrics of the last evaluation before it
-    was saved.
+    Its model, tables, rows and sizes, which keys have come and gone, what moved between RAM and disk and what bound the
+    whole run, and the metrics of the last evaluation before the model was saved.
     """
     from sfctr.store import Store
-    from sfctr.train.run import open_saved
+    from sfctr.train.log import read_log
+    from sfctr.train.run import METRICS_FILE, open_saved
 
     saved = open_saved(run, which)
     with Store(saved.run.tables) as store:
@@ -35,8 +37,29 @@ def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") 
         if membership := store.membership():
             print(f"\n{table_text(list(_membership_lines(membership)))}")
         print(f"\nrows and index in memory: {size_text(store.memory_bytes())}")
+    lines = [line for line in read_log(run / METRICS_FILE) if line["kind"] == "train"]
+    print("".join(f"\n{text}\n" for text in _movement(lines, saved.run.train.window)), end="")
     if "evaluation" in saved.facts:
         print(f"\n{metrics_text(saved.facts['evaluation'])}")
+
+
+def _movement(lines: Sequence[Mapping[str, Any]], window: int) -> Iterator[str]:
+    """Rows that moved while training, by table, and the stage that bound it, of the lines that say so."""
+    from sfctr.train.stages import bound
+
+    moved: dict[str, Counter[str]] = {}
+    stage_s: Counter[str] = Counter()
+    for line in lines:
+        stage_s.update(line.get("stage_s", {}))
+        for table, counts in line.get("moved", {}).items():
+            moved.setdefault(table, Counter()).update(counts)
+    if moved:
+        heading = ("table", "asked for", "unique", "in RAM", "new", "from disk", "to disk")
+        names = ("requested", "unique", "hits", "fresh", "fetched", "evicted")
+        yield table_text([heading, *((table, *(counts[name] for name in names)) for table, counts in moved.items())])
+    sentence = bound(stage_s, window=window)
+    if sentence is not None:
+        yield f"what bound the run: {sentence}"
 
 
 def _progress(facts: Any) -> Iterator[tuple[str, Any]]:

@@ -24,6 +24,10 @@ def train(
         typer.Option("--run", metavar="DIR", help="Where to keep the run; by default runs/<run file's name>."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write what every thread did when, for ui.perfetto.dev."),
+    ] = None,
 ) -> None:
     """Train what a run file says.
 
@@ -35,7 +39,7 @@ def train(
     run_dir = run or Path("runs") / run_file.stem
     with _place_for(run_dir, overwrite=overwrite):
         try:
-            trained = train_run(options, run_dir)
+            trained = train_run(options, run_dir, trace=trace)
         except KeyboardInterrupt:
             kept = [f"what was learnt until then is in {run_dir}/last/"] if (run_dir / "last").exists() else []
             raise KeyboardInterrupt(*kept) from None

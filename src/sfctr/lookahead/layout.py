@@ -119,5 +119,5 @@ def schema_of(batches: object, schema: Schema | None) -> Schema:
     """The schema given, else the one that a source carries."""
     found = schema if schema is not None else getattr(batches, "schema", None)
     if not isinstance(found, Schema):
-        raise SchemaError("these batches carry no schema; pass schema=")
+        raise SchemaError("these batches carry no schema; pass schema= (or ids=, for a model that embed() took in)")
     return found

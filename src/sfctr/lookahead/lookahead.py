@@ -7,44 +7,105 @@ side, or when the iterator is closed or forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
+from sfctr import _native
 from sfctr.spec.batch import Batch
 from sfctr.spec.errors import ConfigError
 from sfctr.spec.schema import Schema
 from sfctr.store import Store
 
+from .dicts import DictBatches
 from .features import FeatureReader
+from .id_batches import Ids
 from .layout import layout_of, schema_of
 from .pipeline import Pipeline
 from .ready import Ready, latest_time
+from .ready_rows import IdReader, ReadyRows
+
+R = TypeVar("R", Ready, ReadyRows)
 
 
-class Lookahead:
-    """Iterates over the Ready of every batch.
+class _Reader(Protocol):
+    """A kind of batches: what iterates over them, what their keys are, and what a batch becomes when it is its turn."""
 
-    batches: a source, or any iterable of spec Batch. schema: of the batches, where they do not carry one.
+    def __iter__(self) -> Iterator[Any]: ...
+    def working_sets(self, batch: Any) -> tuple[_native.WorkingSet, ...]: ...
+    def ready(
+        self, batch: Any, working_sets: Sequence[_native.WorkingSet], on_end: Callable[[], None]
+    ) -> Ready | ReadyRows: ...
+
+
+class _BatchReader:
+    """Batches of a schema."""
+
+    def __init__(self, batches: Iterable[Any], store: Store, schema: Schema) -> None:
+        self._batches, self._store = batches, store
+        self._reader = FeatureReader(layout_of(schema, store), store)
+        self.working_sets = self._reader.layout.working_sets
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(DictBatches(self._batches, self._reader.layout.schema))
+
+    def ready(self, batch: Batch, working_sets: Sequence[_native.WorkingSet], on_end: Callable[[], None]) -> Ready:
+        return Ready(self._reader, batch, working_sets, self._store, on_end=on_end)
+
+
+class Lookahead(Generic[R]):
+    """Iterates over the Ready of every batch, or over the ReadyRows of every batch of one's own.
+
+    batches: a source; any iterable of spec Batch, or of dicts of columns (see dicts.py), with `schema`; or, with `ids`,
+    whatever a loader gives to a model that sfctr.embed took in (see id_batches.py).
+    schema: of the batches, where they do not carry one. ids: column -> the embedded module, or modules, that read it;
+    or a function of the batch that gives {module: ids}.
     window: batches prepared ahead, 0 for none.
     Asking for the next Ready while one is neither stepped nor discarded raises RuntimeError. Where no more rows can be
     held it raises CapacityError, and DiskError where the disk refuses, in place of the batch that would need them.
     """
 
+    @overload
     def __init__(
-        self, batches: Iterable[Batch], store: Store, *, schema: Schema | None = None, window: int = 0
+        self: Lookahead[Ready],
+        batches: Iterable[Batch] | Iterable[Mapping[str, Any]],
+        store: Store,
+        *,
+        schema: Schema | None = None,
+        window: int = 0,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Lookahead[ReadyRows], batches: Iterable[Any], store: Store, *, ids: Ids, window: int = 0
+    ) -> None: ...
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        store: Store,
+        *,
+        schema: Schema | None = None,
+        ids: Ids | None = None,
+        window: int = 0,
     ) -> None:
         if window < 0:
             raise ConfigError(f"window is {window} and must be at least 0")
-        self._batches, self._store, self._window = batches, store, window
-        self._reader = FeatureReader(layout_of(schema_of(batches, schema), store), store)
+        if schema is not None and ids is not None:
+            raise ConfigError("give schema= or ids=: a schema says where keys are, and so do ids= of an embedded model")
+        self._store, self._window = store, window
+        self._reader: _Reader
+        if ids is None:
+            self._reader = _BatchReader(batches, store, schema_of(batches, schema))
+        else:
+            self._reader = IdReader(batches, store, ids)
 
-    def __iter__(self) -> Iterator[Ready]:
-        pipeline = Pipeline(iter(self._batches), self._reader.layout.working_sets, self._store, self._window)
-        ready: Ready | None = None
+    def __iter__(self) -> Iterator[R]:
+        pipeline = Pipeline(iter(self._reader), self._reader.working_sets, self._store, self._window)
+        ready: Ready | ReadyRows | None = None
         try:
             while (prepared := pipeline.next()) is not None:
-                self._store.settle(prepared[1], latest_time(prepared[0]))
-                ready = Ready(self._reader, *prepared, self._store, on_end=pipeline.ended)
-                yield ready
+                batch, working_sets = prepared
+                self._store.settle(working_sets, latest_time(batch) if isinstance(batch, Batch) else None)
+                ready = self._reader.ready(*prepared, pipeline.ended)
+                yield cast(R, ready)
                 if ready.is_open:
                     raise RuntimeError("the Ready before this one is still open; call its step() or discard() first")
         finally:

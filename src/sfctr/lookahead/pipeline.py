@@ -5,8 +5,11 @@
 
 At most `window` batches are in the pipeline, read but not yet handed out. The planner waits where batches that are
 ready or in training hold the room it needs, and goes on when one of them ends: so the window shrinks by itself to what
-RAM can hold. Whatever either thread raises reaches the consumer in its place in the order. close() ends both threads and
-discards, oldest first, every batch that was not handed out.
+RAM can hold. Whatever either thread raises reaches the consumer in its place in the order. close() ends both threads
+and discards, oldest first, every batch that was not handed out.
+
+Spans are numbered by the step that their batch will be, if none before it is discarded. Both threads record into the
+recorder of whoever made the pipeline.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from typing import Any
 
 from sfctr import _native
-from sfctr.spec.batch import Batch
 from sfctr.store import Store
 from sfctr.telemetry import notice, span
 
-Prepared = tuple[Batch, tuple[_native.WorkingSet, ...]]
+Prepared = tuple[Any, tuple[_native.WorkingSet, ...]]
+"""A batch of any kind, and its working sets."""
 
 
 class Pipeline:
@@ -28,8 +33,8 @@ class Pipeline:
 
     def __init__(
         self,
-        batches: Iterator[Batch],
-        unique: Callable[[Batch], tuple[_native.WorkingSet, ...]],
+        batches: Iterator[Any],
+        unique: Callable[[Any], tuple[_native.WorkingSet, ...]],
         store: Store,
         window: int,
     ) -> None:
@@ -39,12 +44,15 @@ class Pipeline:
         self._ready: deque[Prepared] = deque()
         self._planning: Prepared | None = None
         self._num_ended = 0
+        self._num_read = self._num_placed = self._num_given = store.steps
         self._stop = self._read_all = self._planned_all = False
         self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
         if window > 0:
             for name, work in (("reader", self._read), ("planner", self._plan)):
-                thread = threading.Thread(target=work, name=f"sfctr-lookahead-{name}", daemon=True)
+                thread = threading.Thread(
+                    target=copy_context().run, args=(work,), name=f"sfctr-lookahead-{name}", daemon=True
+                )
                 self._threads.append(thread)
                 thread.start()
 
@@ -52,7 +60,8 @@ class Pipeline:
         """The next batch, its rows in place; None at the end."""
         if self._window == 0:
             return self._next_now()
-        with span("wait"), self._changed:
+        self._num_given += 1
+        with span("wait", step=self._num_given), self._changed:
             self._changed.wait_for(lambda: self._ready or self._planned_all)
             if self._ready:
                 prepared = self._ready.popleft()
@@ -85,22 +94,23 @@ class Pipeline:
             close()
 
     def _next_batch(self) -> Prepared | None:
-        with span("read"):
+        self._num_read += 1
+        with span("read", step=self._num_read):
             batch = next(self._batches, None)
         if batch is None:
             return None
-        with span("unique"):
+        with span("unique", step=self._num_read):
             return batch, self._unique(batch)
 
     def _next_now(self) -> Prepared | None:
         prepared = self._next_batch()
         if prepared is None:
             return None
-        with span("plan"):
+        with span("plan", step=self._num_read):
             for number in range(len(prepared[1])):
                 planned = self._store.plan(prepared[1], number)
                 assert planned, "no batch is in flight, so nothing can hold the room"
-        with span("fetch"):
+        with span("fetch", step=self._num_read):
             self._store.fetch(prepared[1])
         return prepared
 
@@ -137,9 +147,10 @@ class Pipeline:
         try:
             while self._take_known():
                 assert self._planning is not None
+                self._num_placed += 1
                 if not self._place(self._planning[1]):
                     return
-                with span("fetch"):
+                with span("fetch", step=self._num_placed):
                     self._store.fetch(self._planning[1])
                 with self._changed:
                     self._ready.append(self._planning)
@@ -168,7 +179,7 @@ class Pipeline:
             while True:
                 with self._changed:
                     seen = self._num_ended
-                with span("plan"):
+                with span("plan", step=self._num_placed):
                     if self._store.plan(working_sets, number):
                         break
                 notice(

@@ -98,7 +98,7 @@ class Ready(RowRange):
         Returns the norm before clipping, or None without `clip`. Dense gradients are set to None afterwards.
         """
         self._must_be_open()
-        with span("update"), torch.no_grad():
+        with span("update", step=self.number + 1), torch.no_grad():
             for table in self._store.dense_tables.values():
                 assert isinstance(table, DenseTable)
                 table.add_l2_gradient()

@@ -66,6 +66,7 @@ class Group:
         linear = [table.linear for table in plan.tables if table.linear is not None]
         self._hyper = hyper_parameters(vector)
         self._linear_hyper = hyper_parameters(linear)
+        self._written_back_us = 0
 
     def update(self, working_set: _native.WorkingSet, step: int, *, lr_factor: float, scale: float) -> None:
         """One optimizer step on the rows that backward reached; `step` counts committed steps from 1."""
@@ -150,6 +151,19 @@ class Group:
     def clock(self) -> EventClock:
         steps, times = self.native.clock()
         return EventClock(steps=steps, times=times)
+
+    def seconds_written_back(self) -> float:
+        """For which evictions waited for the disk since the last call."""
+        before, self._written_back_us = self._written_back_us, self.native.counters()["disk_write_wait_us"]
+        return (self._written_back_us - before) * 1e-6
+
+    def table_counters(self) -> dict[str, dict[str, int]]:
+        """The same by table; see Store.table_counters."""
+        row_bytes = 4 * self.native.record_floats
+        return {
+            table: counts | {f"bytes_{moved}": counts[moved] * row_bytes for moved in ("fetched", "evicted")}
+            for table, counts in zip(self.tables, self.native.table_counters(), strict=True)
+        }
 
 
 def staging_bytes(ram_bytes: int) -> int:

@@ -23,7 +23,7 @@ from sfctr import _native
 from sfctr.spec.batch import F32, U64
 from sfctr.spec.errors import CapacityError, DiskError, SchemaError, nearest
 from sfctr.spec.tables import Table, Tiers
-from sfctr.telemetry import notice
+from sfctr.telemetry import current, notice
 
 from .dense import DenseTable
 from .group import Group, RowBlock
@@ -93,6 +93,8 @@ class Store:
         with self._named_errors():
             was_spilling = group.native.is_spilling
             planned = group.native.plan(working_sets[number])
+        if was_spilling:
+            current().add("write_back", group.seconds_written_back())
         if not was_spilling and group.native.is_spilling:
             notice(
                 f"rows fill the {self._budget.limit:,} bytes of tiers.ram after {self.steps:,} steps: from now on some"
@@ -233,6 +235,14 @@ class Store:
             for name, count in group.counters().items():
                 total[name] = total.get(name, 0) + count
         return total
+
+    def table_counters(self) -> dict[str, dict[str, int]]:
+        """What has moved of each table that is not dense, since the store was made.
+
+        requested: positions of planned batches. unique: their unique keys. hits: of those, in RAM already. fresh: that
+        begin a row. fetched, evicted: rows read from disk and written there; bytes_fetched, bytes_evicted: their size.
+        """
+        return {table: counts for group in self.groups for table, counts in group.table_counters().items()}
 
     def rows(self, table: str, block: int = 65536) -> Iterator[RowBlock]:
         """All rows of a table in blocks of at most `block`, in an order that follows from their keys alone."""

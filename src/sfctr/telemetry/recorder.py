@@ -12,11 +12,17 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
+from .chrome import ChromeTrace
+
 
 class Recorder:
-    """Adds up what the code inside its `with` block does; an inner recorder hides the outer one."""
+    """Adds up what the code inside its `with` block does; an inner recorder hides the outer one.
 
-    def __init__(self) -> None:
+    trace: where each span is written, too.
+    """
+
+    def __init__(self, trace: ChromeTrace | None = None) -> None:
+        self.trace = trace
         self._lock = Lock()
         self._seconds: dict[str, float] = {}
         self._counts: dict[str, int] = {}
@@ -80,16 +86,22 @@ def notice(text: str) -> None:
 
 
 class span:
-    """`with span("step"): ...` adds its seconds and one count to the recorder that is current when it begins."""
+    """`with span("step"): ...` adds its seconds and one count to the recorder that is current when it begins.
 
-    __slots__ = ("_began", "_name", "_recorder")
+    args: what a trace shows of it, such as step=7.
+    """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    __slots__ = ("_args", "_began", "_name", "_recorder")
+
+    def __init__(self, name: str, **args: int) -> None:
+        self._name, self._args = name, args
 
     def __enter__(self) -> None:
         self._recorder = _current.get()
         self._began = perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._recorder.add(self._name, perf_counter() - self._began)
+        ended = perf_counter()
+        self._recorder.add(self._name, ended - self._began)
+        if self._recorder.trace is not None:
+            self._recorder.trace.write(self._name, self._began, ended, self._args)

@@ -117,4 +117,6 @@ def loop_parts(
         save=save,
         log=log,
         progress=progress,
+        membership=store.membership,
+        counters=store.table_counters,
     )

@@ -23,6 +23,7 @@ from sfctr.spec.runfile_text import render_run_file
 from sfctr.spec.schema import Schema
 from sfctr.spec.tables import Table, Tiers
 from sfctr.store import Store
+from sfctr.telemetry import ChromeTrace, Recorder
 
 from .assembly import load_pretrained, loop_parts, open_sources, scorer_of, settled
 from .log import Log
@@ -30,6 +31,7 @@ from .options import check_validation, name_of, options_from_keywords, paths_of
 from .progress import ProgressLine
 from .run import METRICS_FILE, RUN_FILE, Run, build_run_model, open_store
 from .scoring import Labels, evaluate_source, features_with_texts
+from .stages import bound, stage_seconds
 from .trainer import Parts, Trainer
 
 
@@ -44,6 +46,7 @@ def fit(
     run_dir: str | Path | None = None,
     tiers: Tiers = Tiers(),  # noqa: B008  frozen
     quiet: bool = False,
+    trace: str | Path | None = None,
     **options: Any,
 ) -> Run:
     """Train a model and give back the run, with its best model loaded (the last one without validation data).
@@ -54,6 +57,7 @@ def fit(
     model: a built-in name, "package.module:Class", or a module; model_args are its constructor's.
     run_dir: where the run is kept, without a run in it yet; by default a new one, runs/fit, runs/fit-2 and so on. After
         an interrupt `Run.load(run_dir, "last")` has what was learnt; to call fit again starts anew.
+    trace: a file to write the run's spans to, as chrome://tracing and https://ui.perfetto.dev read them.
     options: any field of the run file's [data] and [train] by its name, such as epochs=2, batch_size=8192, seed=1;
         `threads` sets both the reader's and the kernels'.
 
@@ -75,6 +79,7 @@ def fit(
         valid=None if paths_of(valid) else valid,
         model=None if isinstance(model, str) else model,
         quiet=quiet,
+        trace=trace,
     )
 
 
@@ -86,16 +91,18 @@ def train_run(
     valid: Any = None,
     model: nn.Module | None = None,
     quiet: bool = False,
+    trace: str | Path | None = None,
 ) -> Run:
     """Train what a run file says, in `run_dir`, and give back the run with its best model loaded.
 
-    data, valid: frames instead of run.data's files. model: a module instead of run.model.
+    data, valid: frames instead of run.data's files. model: a module instead of run.model. trace: a file for its spans.
     Raises ConfigError where `run_dir` holds a run already, and any SfctrError that the run causes; what was trained
     until then is kept as the last model.
     """
     run = settled(run, model)
     module = (build_run_model(run) if model is None else model).to(run.train.device)
     with claimed(run_dir), ExitStack() as stack:
+        recorder = stack.enter_context(Recorder(_open_trace(stack, trace)))
         source, held_out = open_sources(stack, run, run_dir, data, valid)
         check_validation(run, held_out is not None)
         run = msgspec.structs.replace(run, schema=source.schema)
@@ -115,7 +122,28 @@ def train_run(
             if (run_dir / "last").exists():
                 progress.say(f'stopped after step {trainer.step}; Run.load("{run_dir}", "last") has the model so far')
             raise
+        sentence = bound(stage_seconds(recorder.seconds()), window=run.train.window)
+        if sentence is not None:
+            progress.say(f"what bound the run: {sentence}")
     return Run.load(run_dir, model=model)
+
+
+def _open_trace(stack: ExitStack, path: str | Path | None) -> ChromeTrace | None:
+    """A trace that `stack` ends, saying so where the disk refused it on the way."""
+    if path is None:
+        return None
+    try:
+        trace = ChromeTrace(path)
+    except OSError as error:
+        raise ConfigError(f"the trace {path} cannot be written: {error.strerror}; give another file") from None
+
+    def end() -> None:
+        trace.close()
+        if trace.error is not None:
+            notice(f"the trace {path} is not whole: {trace.error.strerror}")
+
+    stack.callback(end)
+    return trace
 
 
 class _Bench:
@@ -148,7 +176,6 @@ class _Bench:
             save=self.save,
             log=Log(self.run_dir / METRICS_FILE).write,
             progress=progress,
-            membership=self.store.membership,
         )
 
     def evaluate(self, held_out: Source) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 kind "train": a stretch of steps. step, epoch (from 1), rows trained so far, loss (mean over the stretch's rows), auc
 (of its last rows' scores, before the step learnt from them), lr_factor, rows_per_s, seconds since the run began;
-"membership", where tables have such options: by table, the counts of Store.membership.
+stage_s, seconds of each stage during the stretch (see stages.py), moved, by table what Store.table_counters counts, and
+membership, where tables have such options: by table, the counts of Store.membership.
 kind "valid": an evaluation. step, epoch, rows, the metrics of the validation part, "unseen" per feature, "best"
 (whether the watched metric improved), lr_factor, rows_per_s, seconds; "progressive", if asked for, holds the metrics of
 the training rows since the line before, each scored before it was learnt.

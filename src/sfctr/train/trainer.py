@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from sfctr.spec.batch import Batch
 from sfctr.spec.errors import DataError, ModelError, SfctrError
 from sfctr.spec.runfile import Train
-from sfctr.telemetry import span
+from sfctr.telemetry import current, span
 
 from .interrupt import Interrupts
 from .log import Line, Stretch
@@ -33,6 +33,7 @@ from .optim import set_lr
 from .progress import ProgressLine
 from .schedule import PlateauFactor, decay_steps, schedule_factor, steps_of_run
 from .scoring import Labels, Rows, Scorer, add_batch
+from .stages import Stages
 from .watch import Watch
 
 LOG_EVERY = 100
@@ -71,7 +72,8 @@ class Parts:
 
     lookahead: batches to steps whose rows are in place. scorer: for progressive validation.
     evaluate: metrics of the validation part, or None without one. save: keeps the model under a name, with its facts.
-    log: takes each line of metrics.jsonl. membership: by table with such options, counts of keys; see Store.membership.
+    log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
+        such options, counts of keys; see Store.membership.
     """
 
     model: nn.Module
@@ -85,6 +87,7 @@ class Parts:
     log: Callable[[Line], None]
     progress: ProgressLine
     membership: Callable[[], Mapping[str, Mapping[str, int]]] = dict
+    counters: Callable[[], Mapping[str, Mapping[str, int]]] = field(default=lambda: {})
 
 
 class Trainer:
@@ -114,6 +117,7 @@ class Trainer:
             Interrupts() as self.interrupts,
         ):
             self._began = monotonic()
+            self.stages = Stages(current(), self.parts.counters)
             try:
                 self.loop()
             except (KeyboardInterrupt, SfctrError):
@@ -131,7 +135,7 @@ class Trainer:
             self.epoch = epoch
             with closing(self.ready_batches()) as stream:
                 for ready in stream:
-                    with ready, span("step"), self.interrupts.held():
+                    with ready, span("step", step=self.step + 1), self.interrupts.held():
                         self.score_before_learning(ready)
                         self.learn(ready)
                     if self.options.evaluate_every and self.step % self.options.evaluate_every == 0:
@@ -182,12 +186,15 @@ class Trainer:
         first: list[Tensor] = []
         for part in [ready] if self.options.accumulate == 1 else ready.micro_batches(self.options.accumulate):
             with autocast(self.options, self.options.device):
-                output = self.model(part.features())
+                features = part.features()
+                with span("forward", step=self.step + 1):
+                    output = self.model(features)
             logits = as_logits(output, part.size, len(self.columns), type(self.model).__name__)
             own = row_weights(self._columns(part.label_mask), part.weight)
             part_loss = weighted_bce(logits, self._columns(part.labels), own, totals)
-            part_loss.backward()  # type: ignore[no-untyped-call]
-            loss += float(part_loss.detach())
+            with span("backward", step=self.step + 1):
+                part_loss.backward()  # type: ignore[no-untyped-call]
+                loss += float(part_loss.detach())  # waits for an accelerator, if there is one
             first.append(logits.detach()[:, 0])
         self._note(ready, loss, torch.cat(first), weights[:, 0])
         return loss
@@ -239,7 +246,7 @@ class Trainer:
             self._last_auc = line.get("auc")
             keys = self.parts.membership()
             line |= {"membership": keys} if keys else {}
-            self.parts.log({"kind": "train", **self._position(), **line, **self._pace()})
+            self.parts.log({"kind": "train", **self._position(), **line, **self._pace(), **self.stages.line()})
             self.stretch = Stretch()
 
     def _note(self, ready: Step, loss: float, logits: Tensor, weights: Tensor) -> None:

@@ -1,0 +1,95 @@
+"""Where a run's time goes: seconds of its stages, rows that moved, and which stage bound it.
+
+  training's thread   wait (for the next batch), features, forward, backward, update; "step" is all of a step but wait
+  ahead of it         read, unique | plan, write_back (evictions that waited for the disk; not in plan), fetch
+Each `|` separates threads; with window 0 all is one thread, and there is no wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sfctr.telemetry import Recorder
+
+STAGES = ("read", "unique", "plan", "write_back", "fetch", "wait", "features", "forward", "backward", "update", "step")
+
+Seconds = Mapping[str, float]
+Counters = Mapping[str, Mapping[str, int]]
+
+_THREADS_AHEAD = (("read", "unique"), ("plan", "write_back", "fetch"))
+_IS_WAITING = 0.1
+"""Share of the time that training waits from which on what it waits for bounds the run."""
+
+_WORDS = {
+    "read": ("reading", "raise data.threads"),
+    "unique": ("finding unique ids", "raise train.threads"),
+    "plan": ("planning where rows go", "raise train.threads or tiers.ram"),
+    "write_back": ("writing rows back to disk", "raise tiers.ram"),
+    "fetch": ("fetch from disk", "raise tiers.ram or train.window"),
+    "rows": ("reading and updating rows", "raise train.threads"),
+    "model": ("the dense model", 'raise train.torch_threads, set train.autocast = "bf16", or make it smaller'),
+    "other": ("metrics and the loop itself", "raise train.batch_size"),
+}
+
+
+def stage_seconds(spans: Seconds) -> dict[str, float]:
+    """Seconds of the stages that took any, by spans of a Recorder."""
+    found = {name: spans.get(name, 0.0) for name in STAGES}
+    found["plan"] = max(0.0, found["plan"] - found["write_back"])
+    return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+
+def bound(stage_s: Seconds, *, window: int) -> str | None:
+    """One sentence: the stage that bound a run, its share of a step, and what to do about it. None without a step.
+
+    stage_s: as stage_seconds() gives them.
+
+    Where training waits, the thread ahead of it that worked longest is the slowest of a chain, and its longest stage is
+    named; else the longest part of training's own thread is. A stage's share is its seconds over those of the steps.
+    """
+    stages = dict.fromkeys(STAGES, 0.0) | dict(stage_s)
+    parts = {
+        "rows": stages["features"] + stages["update"],
+        "model": stages["forward"] + stages["backward"],
+    }
+    step = stages["step"]
+    parts["other"] = step - sum(parts.values())
+    ahead = [{name: stages[name] for name in thread} for thread in _THREADS_AHEAD]
+    if window == 0:
+        parts |= {name: seconds for thread in ahead for name, seconds in thread.items()}
+        total = step + sum(sum(thread.values()) for thread in ahead)
+    else:
+        total = step + stages["wait"]
+        if total > 0 and stages["wait"] / total >= _IS_WAITING:
+            parts = max(ahead, key=lambda thread: sum(thread.values()))
+    if step <= 0:
+        return None
+    longest = max(parts, key=lambda name: parts[name])
+    what, remedy = _WORDS[longest]
+    if window == 0 and longest in stages:
+        remedy = f"set train.window, so that it is done ahead of training, or {remedy}"
+    return f"{what}: {100 * parts[longest] / total:.0f} % of the step; {remedy}"
+
+
+class Stages:
+    """Differences of a recorder's spans and of a store's counters between one line of metrics.jsonl and the next."""
+
+    def __init__(self, recorder: Recorder, counters: Callable[[], Counters]) -> None:
+        self._recorder, self._counters = recorder, counters
+        self._seconds, self._counts = recorder.seconds(), counters()
+
+    def line(self) -> dict[str, Any]:
+        """stage_s: seconds of each stage, and moved: counters of each table, since the last call; zeros left out."""
+        seconds, counts = self._recorder.seconds(), self._counters()
+        spans = {name: total - self._seconds.get(name, 0.0) for name, total in seconds.items()}
+        moved = {
+            table: {name: n - self._counts.get(table, {}).get(name, 0) for name, n in own.items()}
+            for table, own in counts.items()
+        }
+        self._seconds, self._counts = seconds, counts
+        kept = {table: {name: n for name, n in own.items() if n} for table, own in moved.items()}
+        return {
+            "stage_s": {name: round(value, 6) for name, value in stage_seconds(spans).items()},
+            "moved": {table: own for table, own in kept.items() if own},
+        }

@@ -1,0 +1,65 @@
+"""What bound a run follows from the seconds of its stages, by a table worked out by hand; lines hold what was added."""
+
+import pytest
+
+from sfctr.telemetry import Recorder
+from sfctr.train.stages import Stages, bound, stage_seconds
+
+STEP = {"step": 10.0, "features": 1.0, "forward": 3.0, "backward": 4.0, "update": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("window", "spans", "expected"),
+    [
+        # nothing waits: the longest part of training's own thread, of 10 s
+        (4, {}, "the dense model: 70 % of the step; raise train.torch_threads"),
+        (4, {"read": 9, "fetch": 9, "wait": 1}, "the dense model: 64 % of the step"),
+        (
+            4,
+            {"features": 3, "forward": 1, "backward": 1, "update": 4},
+            "reading and updating rows: 70 % of the step; raise",
+        ),
+        (4, {"features": 1, "forward": 1, "backward": 1, "update": 1}, "metrics and the loop itself: 60 % of the step"),
+        # training waits 10 of 20 s: the longest stage of the thread that worked longest
+        (4, {"wait": 10, "read": 12, "unique": 2, "fetch": 8}, "reading: 60 % of the step; raise data.threads"),
+        (4, {"wait": 10, "read": 7, "unique": 6, "fetch": 12.2}, "reading: 35 % of the step; raise data.threads"),
+        (4, {"wait": 10, "read": 2, "unique": 12}, "finding unique ids: 60 % of the step; raise train.threads"),
+        (
+            4,
+            {"wait": 10, "read": 9, "plan": 1, "fetch": 12.2},
+            "fetch from disk: 61 % of the step; raise tiers.ram or train.window",
+        ),
+        (4, {"wait": 10, "plan": 14, "write_back": 12}, "writing rows back to disk: 60 % of the step; raise tiers.ram"),
+        (4, {"wait": 10, "plan": 14, "write_back": 2}, "planning where rows go: 60 % of the step; raise"),
+        # all in one thread
+        (
+            0,
+            {"read": 10},
+            "reading: 50 % of the step; set train.window, so that it is done ahead of training, or raise",
+        ),
+        (0, {"read": 2, "fetch": 2}, "the dense model: 50 % of the step"),
+    ],
+)
+def test_the_stage_that_bound_a_run_is_named_with_its_share_and_a_remedy(window, spans, expected):
+    assert bound(stage_seconds({**STEP, **spans}), window=window).startswith(expected)
+
+
+def test_a_run_without_steps_is_bound_by_nothing():
+    assert bound(stage_seconds({"read": 1.0}), window=0) is None
+    assert bound({}, window=4) is None
+
+
+def test_write_back_is_no_part_of_planning_and_other_spans_are_no_stages():
+    found = stage_seconds({"plan": 3.0, "write_back": 1.0, "evaluate": 5.0})
+    assert found == {"plan": 2.0, "write_back": 1.0}
+
+
+def test_a_line_holds_what_was_added_since_the_line_before():
+    counts = {"item": {"hits": 3, "fetched": 0}, "tag": {"hits": 0}}
+    recorder = Recorder()
+    recorder.add("read", 1.0)
+    stages = Stages(recorder, lambda: {table: dict(own) for table, own in counts.items()})
+    recorder.add("read", 0.5)
+    counts["item"]["hits"] = 8
+    assert stages.line() == {"stage_s": {"read": 0.5}, "moved": {"item": {"hits": 5}}}
+    assert stages.line() == {"stage_s": {}, "moved": {}}

@@ -2,7 +2,7 @@
 The native core: threads, hashing, working sets and rows. Every call releases the GIL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, overload
 
 import numpy
@@ -147,9 +147,10 @@ class WorkingSet:
     Keys are numbered by native table, then by first appearance (feature, then position).
     """
 
-    def __init__(self, num_tables: int, num_rows: int, features: Sequence[FeatureKeys]) -> None:
+    def __init__(self, num_tables: int, num_rows: int, features: Sequence[FeatureKeys], rare_tables: Sequence[int] = []) -> None:
         """
         Raises ValueError, naming the feature by its number, where shapes or options do not fit together.
+        rare_tables: numbers of the tables that list their rare row, key 1 of native table 2t + 1, with every batch.
         """
 
     @property
@@ -205,16 +206,42 @@ class Budget:
     def used(self) -> int:
         """Of frames and indexes, as they are counted."""
 
+class MembershipRule:
+    """Which keys of a table have a row."""
+
+    def __init__(self, capacity: int = 0, admit_after: int = 1, expire_after_steps: int = 0, expire_after_ns: int = 0, rare: bool = False, most_waiting: int = 65536) -> None:
+        """
+        capacity: rows; 0: no bound. admit_after: committed steps that must have held a key, the one that admits it
+        included. expire_after_steps, expire_after_ns: life of a row that is not trained again, one of the two; 0: for
+        ever. rare: refused keys read and train the table's rare row, else they read as zeros. most_waiting: keys
+        whose count is kept.
+        """
+
 class TableInit:
     """How the rows of one table begin, and whether they change."""
 
-    def __init__(self, seed: int, null_seed: int, kind: str, a: float, b: float, state0: float = 0.0, linear_state0: float = 0.0, frozen: bool = False) -> None:
+    def __init__(self, seed: int, null_seed: int, kind: str, a: float, b: float, state0: float = 0.0, linear_state0: float = 0.0, frozen: bool = False, membership: MembershipRule | None = None) -> None:
         """
         seed: of the Philox words that first values and the rounding of bf16 are made of; null_seed: the same for the
         row of a missing value.
         kind 'normal' with mean a and standard deviation b, or 'uniform' in [a, b). state0, linear_state0: first value
         of Adagrad's accumulators. frozen: rows are neither trained nor added.
+        membership: who has a row; None: every key that was trained.
         """
+
+class RowFaults:
+    """Ways in which keeping rows can go wrong, by name, for tests."""
+
+    def __init__(self) -> None: ...
+
+    def arm(self, fault: str, skip: int = 0, times: int | None = None) -> None:
+        """
+        Let `skip` occasions pass and strike on the next `times` (None: all). fault: 'fetch_early', 'drop_write_back',
+        'apply_twice', 'lose_state' or 'use_wrong_slot'; row_faults.h says what each does.
+        """
+
+    def num_struck(self, fault: str) -> int:
+        """How often it has struck."""
 
 def hyper_columns() -> list[str]:
     """
@@ -230,13 +257,13 @@ class RowGroup:
     order of address, and a zero half after an odd dim. One thread plans and fetches, another may train and read.
     """
 
-    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32') -> None:
+    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32', faults: RowFaults | None = None) -> None:
         """
         Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of
         dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows that
         the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.
         segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: 'fp32' or
-        'bf16', of the vectors alone.
+        'bf16', of the vectors alone. faults: for tests.
         """
 
     @property
@@ -312,6 +339,53 @@ class RowGroup:
         The working set must then be located again before further use.
         """
 
+    def settle(self, ws: WorkingSet, time: int | None = None) -> None:
+        """
+        Decide which keys of a fetched batch have a row, are given one or are refused, after the batch before it has
+        ended. time: its greatest event time, ns since 1970. Needed only where a table has a membership rule.
+        """
+
+    def remove_rows(self, native_table: int, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+        """
+        The keys' rows, and counts that wait, are gone. Returns how many had a row.
+        """
+
+    def membership(self, t: int) -> dict[str, int]:
+        """
+        Keys of table t that were admitted, refused (once a committed step), expired, removed for capacity, withdrawn by
+        hand and forgotten while they waited; and those that wait now.
+        """
+
+    def waiting(self, t: int) -> tuple[NDArray[numpy.uint64], NDArray[numpy.uint32], NDArray[numpy.uint32]]:
+        """
+        Keys of table t that wait for a row, in the order of their hashes; the committed steps that reached each, and
+        the last of them.
+        """
+
+    def last_trained(self, native_table: int, keys: NDArray[numpy.uint64]) -> NDArray[numpy.uint32]:
+        """The step that trained each key's row last; 0 for one without."""
+
+    def clock(self) -> tuple[NDArray[numpy.uint32], NDArray[numpy.int64]]:
+        """
+        Steps at which the greatest event time rose, and what it was then, as far back as a row may live.
+        """
+
+    def restore_membership(self, t: int, counters: Mapping[str, int], keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], last: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Set what membership() and waiting() tell of table t. Keys that wait are added to those there are.
+        """
+
+    def restore_clock(self, step: int, steps: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], times: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Set the last committed step, and what clock() tells."""
+
+    def list_gone(self, on: bool) -> None:
+        """Whether to list the keys whose rows go, from now on."""
+
+    def take_gone(self) -> list[tuple[int, NDArray[numpy.uint64]]]:
+        """
+        Tables and keys whose rows have gone since the last call, in the order of their going.
+        """
+
     def num_rows(self, native_table: int) -> int:
         """Rows of native table 2t (table t) or 2t + 1 (its missing value)."""
 
@@ -354,9 +428,10 @@ class RowGroup:
         the hash to go on from (None after the last). Begin with 0.
         """
 
-    def import_rows(self, native_table: int, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+    def import_rows(self, native_table: int, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], last: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
-        Add rows, or overwrite those there are: records [n, record_floats] of keys [n].
+        Add rows, or overwrite those there are: records [n, record_floats] of keys [n]. last [n]: the step that trained
+        each last; None: the last one committed.
         """
 
     def reserve(self, native_table: int, num_rows: int) -> None:

@@ -7,6 +7,7 @@ Pure apart from reading which groups a store has; made once, shared by training 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sfctr import _native
@@ -14,7 +15,7 @@ from sfctr.spec.batch import Batch
 from sfctr.spec.errors import ConfigError, SchemaError
 from sfctr.spec.inputs import inputs_of
 from sfctr.spec.schema import Bag, KeyedFeature, Schema, Sequence
-from sfctr.store import Store
+from sfctr.store import Group, Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,14 +81,20 @@ def layout_of(schema: Schema, store: Store) -> Layout:
     """The layout of a schema over a store. Raises ConfigError where the tables do not fit the schema's features."""
     inputs_of(schema, tuple(store.tables.values()))
     lookups = [_lookup(feature, store) for feature in schema.keyed]
-    groups = []
-    for group in store.groups:
-        mine = tuple(lookup for lookup in lookups if lookup.table in group.tables)
-        places = tuple(group.tables[lookup.table] for lookup in mine)
-        rare = tuple(place for name, place in group.tables.items() if store.tables[name].unseen == "rare")
-        groups.append(GroupLayout(lookups=mine, places=places, num_tables=len(group.tables), rare_tables=rare))
+    groups = tuple(group_layout(store, group, lookups) for group in store.groups)
     dense = tuple(lookup for lookup in lookups if store.tables[lookup.table].dense)
-    return Layout(schema=schema, groups=tuple(groups), dense_tables=dense)
+    return Layout(schema=schema, groups=groups, dense_tables=dense)
+
+
+def group_layout(store: Store, group: Group, lookups: Iterable[Lookup]) -> GroupLayout:
+    """The look-ups that a group serves, of all those there are."""
+    mine = tuple(lookup for lookup in lookups if lookup.table in group.tables)
+    return GroupLayout(
+        lookups=mine,
+        places=tuple(group.tables[lookup.table] for lookup in mine),
+        num_tables=len(group.tables),
+        rare_tables=tuple(place for name, place in group.tables.items() if store.tables[name].unseen == "rare"),
+    )
 
 
 def _lookup(feature: KeyedFeature, store: Store) -> Lookup:

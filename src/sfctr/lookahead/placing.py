@@ -19,7 +19,7 @@ from sfctr.spec.schema import Schema, Sequence
 from sfctr.store import Store
 
 from .features import FeatureReader
-from .layout import GroupLayout, Layout, Lookup
+from .layout import Layout, Lookup, group_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,7 @@ def place(store: Store, keys: Mapping[str, U64]) -> Placed:
     """The batch that stands for these keys of tables that are not dense. Independent of what the store holds."""
     keys = {table: wanted for table, wanted in keys.items() if wanted.size}
     lookups = {table: _lookup(str(number), store, table, keys[table].size) for number, table in enumerate(keys)}
-    groups = []
-    for group in store.groups:
-        mine = tuple(lookup for table, lookup in lookups.items() if table in group.tables)
-        places = tuple(group.tables[lookup.table] for lookup in mine)
-        groups.append(GroupLayout(lookups=mine, places=places, num_tables=len(group.tables)))
+    groups = tuple(group_layout(store, group, lookups.values()) for group in store.groups)
     features = [Sequence(name=x.name, table=x.table, max_length=x.max_length) for x in lookups.values()]
     schema = Schema(label="none", features=tuple(features) or (_NOTHING,))
     batch = Batch(
@@ -54,7 +50,7 @@ def place(store: Store, keys: Mapping[str, U64]) -> Placed:
         label_mask=np.zeros((1, 1), np.bool_),
         rows=np.zeros(1, np.int64),
     )
-    layout = Layout(schema=schema, groups=tuple(groups), dense_tables=())
+    layout = Layout(schema=schema, groups=groups, dense_tables=())
     return Placed(keys, FeatureReader(layout, store), batch, layout.working_sets(batch))
 
 

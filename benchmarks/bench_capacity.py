@@ -161,7 +161,11 @@ def as_markdown(found: list[dict[str, Any]], facts: dict[str, object]) -> str:
             f" {one['fetched']:,} | {one['evicted']:,} | {one['train_s']:.0f} s : {all_in['train_s']:.0f} s |"
             f" {'yes' if each['same_bits'] else 'NO'} |"
         )
-    lines += ["", "Bound left: what remains of the bare process + tiers.ram + 64 MB at the peak, reading back included.", ""]
+    lines += [
+        "",
+        "Bound left: what remains of the bare process + tiers.ram + 64 MB at the peak, reading back included.",
+        "",
+    ]
     return "\n".join(lines)
 
 

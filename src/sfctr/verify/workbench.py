@@ -46,7 +46,7 @@ class Makers:
     store: Callable[[RunFile], Store] = open_store
     parts: Callable[..., Parts] = loop_parts
     reference: Callable[..., Outcome] = train_reference
-    has_tiers: bool = False
+    has_tiers: bool = True
 
 
 class Workbench:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-ROWS, DIM = 150_000, 256
-"""Every row brings a key of its own: 150,000 rows of dim 256 with Adam are 460 MB."""
+ROWS, DIM = 110_000, 256
+"""Every row brings a key of its own: 110,000 rows of dim 256 with Adam are 340 MB."""
 
 RUN = f"""
 tables = [{{ name = "item", dim = {DIM}, linear = {{ kind = "sgd", lr = 0.1 }} }}]
@@ -29,7 +29,7 @@ features = [{{ kind = "categorical", name = "item" }}]
 [model]
 name = "fm"
 [train]
-batch_size = 5000
+batch_size = 1000
 window = 1
 torch_threads = 1
 """

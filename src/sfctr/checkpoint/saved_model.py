@@ -262,7 +262,8 @@ class SavedModel:
         if not path.exists():  # a table that has no rows yet
             return
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=file.metadata.row_group(0).num_rows):
+            for number in range(file.num_row_groups):  # iter_batches would keep all that it has read
+                [batch] = file.read_row_group(number).combine_chunks().to_batches()
                 yield RowBlock(
                     keys=batch["key"].to_numpy(),
                     nulls=batch["null"].to_numpy(zero_copy_only=False),

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
-ROWS, DIM = 110_000, 256
-"""Every row brings a key of its own: 110,000 rows of dim 256 with Adam are 340 MB."""
+ROWS, DIM = 220_000, 256
+"""Every row brings a key of its own: 220,000 rows of dim 256 with Adam are 680 MB."""
 
 RUN = f"""
 tables = [{{ name = "item", dim = {DIM}, linear = {{ kind = "sgd", lr = 0.1 }} }}]
@@ -96,5 +96,5 @@ def check(folder: Path, said: str) -> None:
 
 
 def test_in_a_control_group_it_spills_says_when_and_finishes(tmp_path: Path, group: Group) -> None:
-    group.bound(bare_bytes() + (300 << 20))
+    group.bound(bare_bytes() + (450 << 20))
     check(tmp_path, train(tmp_path, group.enter))

@@ -1,10 +1,10 @@
-"""Trains tables larger than their RAM, and holds rows, state and memory against the same training with all rows in RAM.
+"""Trains tables larger than their RAM, and holds rows, state and memory against the same training with all in RAM.
 
 Every step brings new keys and some old ones, drawn evenly, so that rows come back from disk. Two tables: dim 32 with
 Adam (384 bytes a row) and dim 16 with row-wise Adagrad (68 bytes). `tiers.ram` is what the index needs, 24 bytes a key,
-and a twentieth of the rows. Each training is a process of its own. What is compared is the SHA-256 of all keys, vectors and
-state in the order of the keys' hashes; memory is the peak of the process's anonymous pages, which leaves out the page
-cache (rows are read and written around it where the file system allows), beside what the process had before the store.
+and a twentieth of the rows. Each training is a process of its own. What is compared is the SHA-256 of all keys, vectors
+and state in the order of the keys' hashes; memory is the peak of the process's anonymous pages, which leaves out the
+page cache (rows are read and written around it where the file system allows), beside what it had before the store.
 
 It would measure something else with too few keys (then fixed buffers are the larger part), or with a file system in
 memory under --dir. Seconds are of one run each, for orientation; benchmarks of speed are elsewhere.

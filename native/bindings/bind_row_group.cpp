@@ -64,6 +64,7 @@ void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string&
 nb::dict counters(RowGroup& group) {
   const sfctr::GroupCounters rows = group.counters();
   const sfctr::LogCounters log = group.log_counters();
+  const sfctr::LineCounters lines = group.line_counters();
   nb::dict counts;
   counts["requested"] = rows.requested;
   counts["unique"] = rows.unique;
@@ -73,6 +74,14 @@ nb::dict counters(RowGroup& group) {
   counts["evicted"] = rows.evicted;
   counts["scratch"] = rows.scratch;
   counts["waits"] = rows.waits;
+  counts["device_hits"] = rows.device_hits;
+  counts["lifted"] = rows.lifted;
+  counts["lowered"] = rows.lowered;
+  counts["device_scratch"] = rows.device_scratch;
+  counts["device_waits"] = rows.device_waits;
+  counts["device_rows"] = lines.rows;
+  counts["device_dirty"] = lines.dirty;
+  counts["device_batches"] = lines.batches;
   counts["disk_rows"] = log.live;
   counts["disk_bytes"] = log.file_bytes;
   counts["disk_bytes_read"] = log.bytes_read;
@@ -305,7 +314,9 @@ void bind_rows(nb::class_<RowGroup>& group) {
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
            "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put "
            "off,\n"
-           "since the group was made; and rows and bytes on disk.")
+           "since the group was made; the same of the device, with the rows there, those newer than RAM's, and the batches "
+           "in\n"
+           "flight there; and rows and bytes on disk.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
       .def("find", &find, "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
            nb::sig("def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> "
@@ -378,4 +389,5 @@ void bind_row_group(nb::module_& m) {
            "Offset and length, in floats, of 'vector', 'linear', 'vector_state' and 'linear_state'.");
   bind_training(group);
   bind_rows(group);
+  bind_lines(group);
 }

@@ -1,5 +1,6 @@
 // The end of a batch: what it reached becomes rows, its frames are unpinned, and what had no frame is put away.
 #include <stdexcept>
+#include <utility>
 
 #include "sfctr/row_group.h"
 
@@ -12,6 +13,7 @@ void RowGroup::discard(WorkingSet& ws) {
     if (ws.located.group == number_ && ws.located.train && !ws.located.fetched) {
       return_loads(ws);
     }
+    return_lines(ws);
   }
   if (ws.located.group == number_ && ws.located.train) end_batch(ws, false);
   ws.located.group = 0;
@@ -37,6 +39,14 @@ void RowGroup::end_batch(WorkingSet& ws, bool committed) {
                            committed && ws.gradients.any_reached(u)});
   }
   ended.places = std::move(located.places);
+  if (std::exchange(ws.on_device.state, OnDevice::State::kNone) == OnDevice::State::kReady) {
+    ended.on_device = true;
+    ended.lines = std::move(ws.on_device.lines);
+    for (std::size_t u = 0; committed && u < ws.num_unique(); ++u) {
+      const std::uint32_t line = ended.lines[u];
+      if (line != DeviceLines::kNone && ws.gradients.any_reached(u)) ended.dirtied.push_back(line);
+    }
+  }
   std::lock_guard lock(ended_mutex_);
   ended_.push_back(std::move(ended));
 }
@@ -112,6 +122,7 @@ void RowGroup::drain() {
     } else {
       for (const Fresh& fresh : batch.fresh) frames_.unpin(fresh.frame);
     }
+    if (batch.on_device) end_on_device(batch);
     for (const Fresh& fresh : batch.fresh) {
       if (!fresh.reached) drop_if_unused(fresh);
     }
@@ -132,7 +143,10 @@ void RowGroup::settle(const Fresh& fresh) {
 void RowGroup::drop_if_unused(const Fresh& fresh) {
   NativeTable& table = tables_[fresh.native_table];
   const std::uint32_t* const slot = table.index.slot_of(fresh.key);
-  if (!slot || *slot != Place::provisional(fresh.frame).bits() || frames_.num_pins(fresh.frame) > 0) return;
+  if (!slot || *slot != Place::provisional(fresh.frame).bits()) return;
+  const std::uint32_t line = lines_ ? lines_->find(fresh.frame) : DeviceLines::kNone;
+  if (frames_.num_pins(fresh.frame) > (line != DeviceLines::kNone ? 1 : 0)) return;
+  if (line != DeviceLines::kNone) release_line(line);
   table.index.erase(fresh.key);
   budget_->give_keys(1);
   --table.num_provisional;

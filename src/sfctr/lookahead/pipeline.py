@@ -6,7 +6,8 @@
 At most `window` batches are in the pipeline, read but not yet handed out. The planner waits where batches that are ready
 or in training hold the room it needs, and goes on when one of them ends: so the window shrinks by itself to what RAM
 can hold. Whatever either thread raises reaches the consumer in its place in the order. close() ends both threads and
-discards, oldest first, every batch that was not handed out.
+discards, oldest first, every batch that was not handed out. Where there is a device tier, the planner lifts each batch
+there as well.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from sfctr.store import Store
 from sfctr.telemetry import notice, span
 
 Prepared = tuple[Batch, tuple[_native.WorkingSet, ...]]
+Place = Callable[[tuple[_native.WorkingSet, ...], int], bool]
+"""Store.plan or Store.lift: a tier for one group of a batch."""
 
 
 class Pipeline:
@@ -96,13 +99,17 @@ class Pipeline:
         prepared = self._next_batch()
         if prepared is None:
             return None
-        with span("plan"):
-            for number in range(len(prepared[1])):
-                planned = self._store.plan(prepared[1], number)
-                assert planned, "no batch is in flight, so nothing can hold the room"
+        self._place_now("plan", self._store.plan, prepared[1])
         with span("fetch"):
             self._store.fetch(prepared[1])
+        self._place_now("lift", self._store.lift, prepared[1])
         return prepared
+
+    def _place_now(self, name: str, place: Place, working_sets: tuple[_native.WorkingSet, ...]) -> None:
+        with span(name):
+            for number in range(len(working_sets)):
+                placed = place(working_sets, number)
+                assert placed, "no batch is in flight, so nothing can hold the room"
 
     # ------------------------------------------------------------------------------------------------ reader's thread
 
@@ -137,10 +144,13 @@ class Pipeline:
         try:
             while self._take_known():
                 assert self._planning is not None
-                if not self._place(self._planning[1]):
+                working_sets = self._planning[1]
+                if not self._place("plan", self._store.plan, working_sets, "tiers.ram"):
                     return
                 with span("fetch"):
-                    self._store.fetch(self._planning[1])
+                    self._store.fetch(working_sets)
+                if not self._place("lift", self._store.lift, working_sets, "tiers.device"):
+                    return
                 with self._changed:
                     self._ready.append(self._planning)
                     self._planning = None
@@ -162,18 +172,18 @@ class Pipeline:
             self._planning = self._known.popleft()
             return True
 
-    def _place(self, working_sets: tuple[_native.WorkingSet, ...]) -> bool:
-        """Plan every group, waiting for batches to end where they hold the room; False when told to stop."""
+    def _place(self, name: str, place: Place, working_sets: tuple[_native.WorkingSet, ...], tier: str) -> bool:
+        """Place every group, waiting for batches to end where they hold the room; False when told to stop."""
         for number in range(len(working_sets)):
             while True:
                 with self._changed:
                     seen = self._num_ended
-                with span("plan"):
-                    if self._store.plan(working_sets, number):
+                with span(name):
+                    if place(working_sets, number):
                         break
                 notice(
-                    f"the rows of {self._window + 1} batches do not fit into tiers.ram: fewer are prepared ahead where"
-                    " they do not (train.window; no number changes)"
+                    f"the rows of {self._window + 1} batches do not fit into {tier}: fewer are prepared ahead where they"
+                    " do not (train.window; no number changes)"
                 )
                 with self._changed:
                     self._changed.wait_for(lambda seen=seen: self._stop or self._num_ended != seen)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The rows of this process, in RAM and on disk: one native group for each kind of table, and the dense tables beside.
+"""The rows of this process, on a device, in RAM and on disk: a group for each kind of table, and dense tables beside.
 
 A store knows no rank, no batch and no model. Its rows change in one place only, `commit`, which is one optimizer step;
 everything else reads them or moves them. One thread may plan and fetch beside the one that does all else.
@@ -26,16 +26,18 @@ from sfctr.spec.tables import Table, Tiers
 from sfctr.telemetry import notice
 
 from .dense import DenseTable
+from .device_cache import split_lines
 from .group import Group, RowBlock
 from .groups import plan_groups
 from .memory import available_bytes
 
 
 class Store:
-    """Rows of all tables, in RAM and, where that is not enough, on disk.
+    """Rows of all tables, in RAM and, where that is not enough, on disk; with tiers.device trained on the device.
 
     tables: what to hold. tiers: bounds, and where rows go that RAM has no room for.
-    seed: of initial rows. device: where dense tables' parameters and features() live. threads: of sfctr's own kernels
+    seed: of initial rows. device: where dense tables' parameters and features() live, and what tiers.device is of (a
+    CPU simulates one: rows are copied to tensors of their own and trained there, as they would be). threads: of sfctr's own kernels
     (changes no number; shared by the whole process). directory: of the run, for rows on disk unless tiers.disk names
     another; None: a temporary one.
     """
@@ -69,6 +71,7 @@ class Store:
         )
         self.dense_tables = nn.ModuleDict({t.name: DenseTable(t, seed, self.device) for t in tables if t.dense})
         self._closed = False
+        self._on_device = self._said_bound = self._said_scratch = False
         _native.set_num_threads(threads)
 
     def announce(self, working_sets: Sequence[_native.WorkingSet]) -> None:
@@ -83,6 +86,7 @@ class Store:
         Raises CapacityError and DiskError, with every row as it was.
         """
         group = self.groups[number]
+        self._keep_on_device(working_sets)
         with self._named_errors():
             was_spilling = group.native.is_spilling
             planned = group.native.plan(working_sets[number])
@@ -99,11 +103,48 @@ class Store:
             for group, working_set in zip(self.groups, working_sets, strict=True):
                 group.native.fetch(working_set)
 
+    def _keep_on_device(self, working_sets: Sequence[_native.WorkingSet]) -> None:
+        """Divide the device among the groups, in proportion to what the first batch needs of each."""
+        if self._on_device or self.tiers.device_bytes is None:
+            return
+        self._on_device = True
+        wanted = [working_set.num_unique for working_set in working_sets]
+        lines = split_lines(self.tiers.device_bytes, [group.row_bytes for group in self.groups], wanted)
+        for group, num_lines in zip(self.groups, lines, strict=True):
+            group.keep_on_device(self.device, num_lines)
+
+    def lift(self, working_sets: Sequence[_native.WorkingSet], number: int = 0) -> bool:
+        """Have the fetched rows of group `number` of a batch on the device, until commit() or discard().
+
+        False, with nothing changed, where batches in flight hold the room there: try again when one of them has ended.
+        True, with nothing done, where there is no device tier.
+        """
+        group = self.groups[number]
+        lifted = group.lift(working_sets[number])
+        if self._on_device:
+            self._say_what_is_short(group)
+        return lifted
+
+    def _say_what_is_short(self, group: Group) -> None:
+        num_lines, bound = group.num_lines
+        if bound < num_lines and not self._said_bound:
+            self._said_bound = True
+            notice(
+                f"tiers.device has room for {num_lines:,} rows of table '{group.plan.tables[0].name}' and its like, and"
+                f" {bound:,} are kept there: they keep their places in RAM, of which half stay free for others"
+            )
+        if not self._said_scratch and group.counters()["device_scratch"]:
+            self._said_scratch = True
+            notice(
+                f"a batch needs more rows of table '{group.plan.tables[0].name}' and its like than the {bound:,} that"
+                " tiers.device holds: it is trained beside them, one batch at a time (no number changes)"
+            )
+
     def view(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """Find the rows of a batch for reading alone; nothing is added, moved or counted. Raises DiskError."""
         with self._named_errors():
             for group, working_set in zip(self.groups, working_sets, strict=True):
-                group.native.locate(working_set, False)
+                group.view(working_set)
 
     def commit(self, working_sets: Sequence[_native.WorkingSet], *, lr_factor: float = 1.0, scale: float = 1.0) -> None:
         """One optimizer step: `working_sets[g]` holds the gradients of group g, to be multiplied by `scale`."""
@@ -115,7 +156,7 @@ class Store:
     def discard(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """End the use of a batch that was announced or planned, without training it."""
         for group, working_set in zip(self.groups, working_sets, strict=False):
-            group.native.discard(working_set)
+            group.discard(working_set)
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -200,6 +241,8 @@ class Store:
     def close(self) -> None:
         """Free the rows, and take away what lies on disk. Calling it again does nothing."""
         self._closed = True
+        for group in self.groups:
+            group.close()
         self.groups = ()
         if self._spill is not None:
             shutil.rmtree(self._spill, ignore_errors=True)

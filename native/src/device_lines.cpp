@@ -34,6 +34,16 @@ void DeviceLines::give(std::uint32_t line) {
   --num_taken_;
 }
 
+void DeviceLines::shrink() {
+  std::uint32_t last = end();
+  while (last > bound() && !clock_.is_taken(last - 1)) --last;
+  if (last == end()) return;
+  budget_->give_frame((end() - last) * kBytes);
+  std::erase_if(free_, [&](std::uint32_t line) { return line >= last; });
+  contents_.truncate(last);
+  clock_.truncate(last);
+}
+
 void DeviceLines::fill(std::uint32_t line, std::uint32_t frame, Owner owner) {
   assert(!is_full(line));
   of_frame_.insert(frame, line);

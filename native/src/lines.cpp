@@ -60,12 +60,17 @@ void RowGroup::keep_lines(std::size_t num_lines) {
   lines_ = std::make_unique<DeviceLines>(num_lines, policy_, budget_);
 }
 
-// Rows on the device pin their frames: others must be left for rows that come from disk.
 std::size_t RowGroup::lines_bound() {
   std::lock_guard lock(mutex_);
   require_device();
-  lines_->set_bound(evicts_ ? frames_.end() / 2 : kNone);
+  bind_lines();
   return lines_->bound();
+}
+
+// Rows on the device pin their frames: others must be left for rows that come from disk.
+void RowGroup::bind_lines() {
+  lines_->set_bound(evicts_ ? frames_.end() / 2 : kNone);
+  lines_->shrink();
 }
 
 bool RowGroup::plan_lines(WorkingSet& ws) {
@@ -94,6 +99,7 @@ bool RowGroup::plan_lines(WorkingSet& ws) {
 bool RowGroup::claim_lines(WorkingSet& ws) {
   OnDevice& on = ws.on_device;
   Claim claim(*lines_);
+  bind_lines();
   find_lines(ws);
   for (const std::uint32_t line : on.lines.span()) {
     if (line == kNone) continue;
@@ -159,19 +165,16 @@ void RowGroup::find_lines(WorkingSet& ws) const {
 
 // Lines whose frames RAM wants back for keys, and those beyond the bound.
 std::vector<std::uint32_t> RowGroup::lines_to_give_up() {
-  lines_->set_bound(evicts_ ? frames_.end() / 2 : kNone);
   std::vector<std::uint32_t> lines;
+  const auto bound = static_cast<std::uint32_t>(lines_->bound());
   const auto in_the_way = static_cast<std::uint32_t>(std::min<std::size_t>(num_excess_frames(), frames_.end()));
   for (std::uint32_t frame = frames_.end() - in_the_way; frame < frames_.end(); ++frame) {
     const std::uint32_t line = lines_->find(frame);
-    if (line != kNone && lines_->num_pins(line) == 0) lines.push_back(line);
+    if (line < bound && lines_->num_pins(line) == 0) lines.push_back(line);
   }
-  const std::size_t num_left = lines_->num_taken() - lines.size();
-  if (num_left <= lines_->bound()) return lines;
-  for (const std::uint32_t line : lines) lines_->pin(line);  // once is enough
-  const std::vector<std::uint32_t> others = choose_lines(num_left - lines_->bound());
-  for (const std::uint32_t line : lines) lines_->unpin(line);
-  lines.insert(lines.end(), others.begin(), others.end());
+  for (std::uint32_t line = bound; line < lines_->end(); ++line) {
+    if (lines_->is_full(line) && lines_->num_pins(line) == 0) lines.push_back(line);
+  }
   return lines;
 }
 

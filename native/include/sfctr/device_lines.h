@@ -48,6 +48,8 @@ class DeviceLines {
   std::uint32_t take();
   // REQUIRES: empty, without pins.
   void give(std::uint32_t line);
+  // Gives back what is kept about free lines at the end, down to the bound.
+  void shrink();
   // So that filling so many lines cannot fail. Throws std::bad_alloc.
   void reserve(std::size_t num_lines) { of_frame_.reserve(of_frame_.size() + num_lines); }
   // REQUIRES: empty, reserved for.

@@ -287,6 +287,7 @@ class RowGroup {
   // lines.cpp; but for the first two, with mutex_ held
   void require_device() const;
   void require_at_hand(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::size_t num_floats) const;
+  void bind_lines();
   bool claim_lines(WorkingSet& ws);
   void find_lines(WorkingSet& ws) const;
   std::vector<std::uint32_t> lines_to_give_up();

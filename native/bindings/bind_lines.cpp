@@ -63,20 +63,21 @@ void bind_planning(nb::class_<RowGroup>& group) {
             return self.plan_lines(ws.core);
           },
           "ws"_a,
-          "Choose a line for every key of a fetched batch, pinned until end_step or discard. False, with nothing "
-          "changed,\n"
-          "where batches in flight hold lines that it needs. Then, in this order: lower the lines that leave,\n"
-          "lines_lowered, put the records of rising keys (gather) into their lines, lines_ready.")
-      .def("lines", &lines, "ws"_a, "int64 [U]: the line of each unique key; the number of lines for a key without one.")
-      .def("line_moves", [](const RowGroup&, const PyWorkingSet& ws) { return line_moves(ws); }, "ws"_a,
-           nb::sig("def line_moves(self, ws: WorkingSet) -> tuple[NDArray[numpy.uint32], NDArray[numpy.uint32], "
-                   "NDArray[numpy.uint32]]"),
-           "uint32: lines that leave; unique keys whose record must be put into their line; unique keys that found none. "
-           "Of\n"
-           "the last, what was trained must be scattered before end_step; no other batch is ready until then.")
+          "Choose a line for every key of a fetched batch, pinned until end_step or discard. False, with nothing\n"
+          "changed, where batches in flight hold lines that it needs. Then, in this order: lower the lines that\n"
+          "leave, lines_lowered, put the records of rising keys (gather) into their lines, lines_ready.")
+      .def("lines", &lines, "ws"_a,
+           "int64 [U]: the line of each unique key; the number of lines for a key without one.")
+      .def(
+          "line_moves", [](const RowGroup&, const PyWorkingSet& ws) { return line_moves(ws); }, "ws"_a,
+          nb::sig("def line_moves(self, ws: WorkingSet) -> tuple[NDArray[numpy.uint32], NDArray[numpy.uint32], "
+                  "NDArray[numpy.uint32]]"),
+          "uint32: lines that leave; unique keys whose record must be put into their line; unique keys without one.\n"
+          "Of the last, what was trained must be scattered before end_step; no other batch is ready until then.")
       .def("lines_lowered", &with_working_set<&RowGroup::lines_lowered>, "ws"_a,
            "The lines that leave were lowered; the rows are in RAM alone.")
-      .def("lines_ready", &with_working_set<&RowGroup::lines_ready>, "ws"_a, "The records of rising keys are in lines.");
+      .def("lines_ready", &with_working_set<&RowGroup::lines_ready>, "ws"_a,
+           "The records of rising keys are in lines.");
 }
 
 void bind_copies(nb::class_<RowGroup>& group) {
@@ -114,7 +115,7 @@ void bind_copies(nb::class_<RowGroup>& group) {
             self.end_step(ws.core, arrays::span(reached));
           },
           "ws"_a, "reached"_a.noconvert(),
-          "End a batch that was trained on the device: keys whose reached, uint8 [U], is not 0 have a row from now on.");
+          "End a batch that was trained on the device: keys whose reached, uint8 [U], is not 0 now have a row.");
 }
 
 }  // namespace

@@ -314,9 +314,8 @@ void bind_rows(nb::class_<RowGroup>& group) {
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
            "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put "
            "off,\n"
-           "since the group was made; the same of the device, with the rows there, those newer than RAM's, and the batches "
-           "in\n"
-           "flight there; and rows and bytes on disk.")
+           "since the group was made; the same of the device, with the rows there, those newer than RAM's, and the\n"
+           "batches in flight there; and rows and bytes on disk.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
       .def("find", &find, "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
            nb::sig("def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> "

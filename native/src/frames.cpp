@@ -8,10 +8,7 @@
 namespace sfctr {
 
 Frames::Frames(std::size_t record_bytes, Policy policy, std::shared_ptr<Budget> budget)
-    : budget_(std::move(budget)),
-      records_(record_bytes),
-      clock_(policy),
-      frame_bytes_(record_bytes + Clock::kBytes) {}
+    : budget_(std::move(budget)), records_(record_bytes), clock_(policy), frame_bytes_(record_bytes + Clock::kBytes) {}
 
 Frames::~Frames() { budget_->give_frame(end() * frame_bytes_); }
 

@@ -337,8 +337,8 @@ class RowGroup:
     def counters(self) -> dict[str, int]:
         """
         Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put off,
-        since the group was made; the same of the device, with the rows there, those newer than RAM's, and the batches in
-        flight there; and rows and bytes on disk.
+        since the group was made; the same of the device, with the rows there, those newer than RAM's, and the
+        batches in flight there; and rows and bytes on disk.
         """
 
     @property
@@ -381,9 +381,9 @@ class RowGroup:
 
     def plan_lines(self, ws: WorkingSet) -> bool:
         """
-        Choose a line for every key of a fetched batch, pinned until end_step or discard. False, with nothing changed,
-        where batches in flight hold lines that it needs. Then, in this order: lower the lines that leave,
-        lines_lowered, put the records of rising keys (gather) into their lines, lines_ready.
+        Choose a line for every key of a fetched batch, pinned until end_step or discard. False, with nothing
+        changed, where batches in flight hold lines that it needs. Then, in this order: lower the lines that
+        leave, lines_lowered, put the records of rising keys (gather) into their lines, lines_ready.
         """
 
     def lines(self, ws: WorkingSet) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
@@ -393,8 +393,8 @@ class RowGroup:
 
     def line_moves(self, ws: WorkingSet) -> tuple[NDArray[numpy.uint32], NDArray[numpy.uint32], NDArray[numpy.uint32]]:
         """
-        uint32: lines that leave; unique keys whose record must be put into their line; unique keys that found none. Of
-        the last, what was trained must be scattered before end_step; no other batch is ready until then.
+        uint32: lines that leave; unique keys whose record must be put into their line; unique keys without one.
+        Of the last, what was trained must be scattered before end_step; no other batch is ready until then.
         """
 
     def lines_lowered(self, ws: WorkingSet) -> None:
@@ -426,7 +426,7 @@ class RowGroup:
 
     def end_step(self, ws: WorkingSet, reached: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
-        End a batch that was trained on the device: keys whose reached, uint8 [U], is not 0 have a row from now on.
+        End a batch that was trained on the device: keys whose reached, uint8 [U], is not 0 now have a row.
         """
 
 class AccessLog:

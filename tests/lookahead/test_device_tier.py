@@ -175,7 +175,12 @@ def num_keys(stream: Sequence[Recipe]) -> int:
     """At least as many as the store can come to know."""
     table_of = {feature.name: feature.table_name for feature in FEATURES}
     return len(
-        {(table_of[name], key) for each in stream for name, keys in each.batch.keys.items() for key in keys.keys.tolist()}
+        {
+            (table_of[name], key)
+            for each in stream
+            for name, keys in each.batch.keys.items()
+            for key in keys.keys.tolist()
+        }
         | {(table, None) for table in table_of.values()}
     )
 
@@ -295,7 +300,10 @@ def test_dense_tables_and_clipping_go_with_rows_on_the_device(one, batch, device
             norms.append(ready.step(optimizer, clip=0.01))
         return norms, rows_of(store)
 
-    with sfctr.Store(tables) as plain, sfctr.Store(tables, tiers=sfctr.Tiers(device=4 * 12 * 25), device=device) as store:
+    with (
+        sfctr.Store(tables) as plain,
+        sfctr.Store(tables, tiers=sfctr.Tiers(device=4 * 12 * 25), device=device) as store,
+    ):
         expected, found = run(plain), run(store)
         assert found[0] == (expected[0] if device == "cpu" else pytest.approx(expected[0], rel=1e-4))
         assert_same(found[1], expected[1], device)
@@ -430,7 +438,7 @@ def test_a_batch_beyond_the_device_is_trained_beside_it_and_said(
         batches = item_batches(one, batch, [list(range(50)), [0, 1], list(range(50))])
         for ready in sfctr.Lookahead(batches, store, schema=item_schema()):
             halve(ready)
-        assert values(store) == {0: 0.125, 1: 0.125} | {key: 0.25 for key in range(2, 50)}
+        assert values(store) == {0: 0.125, 1: 0.125} | dict.fromkeys(range(2, 50), 0.25)
         assert store.counters()["device_scratch"] == 48 + 48
     assert "a batch needs more rows of table 'item'" in caplog.text
 

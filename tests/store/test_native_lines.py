@@ -19,9 +19,11 @@ def batch(*keys: int, table: int = 0) -> _native.WorkingSet:
 
 
 class Device:
-    """Lines in an array; `record` is all that a row has, one number that begins at 1."""
+    """Lines in an array; a record is one number that begins at 1."""
 
-    def __init__(self, num_lines: int, *, ram: int | None = None, disk: Path | None = None, frozen: bool = False) -> None:
+    def __init__(
+        self, num_lines: int, *, ram: int | None = None, disk: Path | None = None, frozen: bool = False
+    ) -> None:
         self.budget = _native.Budget(2**64 - 1 if ram is None else ram)
         init = _native.TableInit(1, 2, "uniform", 1.0, 1.0, frozen=frozen)
         self.group = _native.RowGroup(1, False, "sgd", None, [init], self.budget, None if disk is None else str(disk))

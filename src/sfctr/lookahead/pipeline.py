@@ -3,11 +3,11 @@
             reader                    planner                     consumer
   batches ────────▶ known (announced) ────────▶ ready (in place) ────────▶ in training
 
-At most `window` batches are in the pipeline, read but not yet handed out. The planner waits where batches that are ready
-or in training hold the room it needs, and goes on when one of them ends: so the window shrinks by itself to what RAM
-can hold. Whatever either thread raises reaches the consumer in its place in the order. close() ends both threads and
-discards, oldest first, every batch that was not handed out. Where there is a device tier, the planner lifts each batch
-there as well.
+At most `window` batches are in the pipeline, read but not yet handed out. The planner has their rows in RAM and, where
+there is a device tier, there. It waits where batches that are ready or in training hold the room it needs, and goes on
+when one of them ends: so the window shrinks by itself to what the tiers can hold. Whatever either thread raises reaches
+the consumer in its place in the order. close() ends both threads and discards, oldest first, every batch that was not
+handed out.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class Pipeline:
                     if place(working_sets, number):
                         break
                 notice(
-                    f"the rows of {self._window + 1} batches do not fit into {tier}: fewer are prepared ahead where they"
-                    " do not (train.window; no number changes)"
+                    f"the rows of {self._window + 1} batches do not fit into {tier}: fewer are prepared ahead where"
+                    " they do not (train.window; no number changes)"
                 )
                 with self._changed:
                     self._changed.wait_for(lambda seen=seen: self._stop or self._num_ended != seen)  # type: ignore[misc]

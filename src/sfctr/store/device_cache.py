@@ -128,9 +128,7 @@ class DeviceCache:
                     self._lower(dirty)
 
     def _lower(self, lines: Numbers) -> None:
-        self._link.down(
-            self._lines, lines.astype(np.int64), lambda part, found: self._native.lower(lines[part], found)
-        )
+        self._link.down(self._lines, lines.astype(np.int64), lambda part, found: self._native.lower(lines[part], found))
 
     def drop(self) -> None:
         """Have every row in RAM alone. No batch may be in flight."""

@@ -37,9 +37,9 @@ class Store:
 
     tables: what to hold. tiers: bounds, and where rows go that RAM has no room for.
     seed: of initial rows. device: where dense tables' parameters and features() live, and what tiers.device is of (a
-    CPU simulates one: rows are copied to tensors of their own and trained there, as they would be). threads: of sfctr's own kernels
-    (changes no number; shared by the whole process). directory: of the run, for rows on disk unless tiers.disk names
-    another; None: a temporary one.
+    CPU simulates one: rows are copied to tensors of their own and trained there, as on an accelerator). threads: of
+    sfctr's own kernels (changes no number; shared by the whole process). directory: of the run, for rows on disk unless
+    tiers.disk names another; None: a temporary one.
     """
 
     def __init__(

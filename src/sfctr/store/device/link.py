@@ -27,7 +27,7 @@ class Link:
 
     def __init__(self, device: torch.device, record_floats: int, staging_bytes: int) -> None:
         self.device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         size = max(1, staging_bytes // (4 * record_floats))
         self._staging = [
             torch.empty(size, record_floats, device="cpu", dtype=torch.float32, pin_memory=self._stream is not None)
@@ -40,7 +40,7 @@ class Link:
         """What has been asked of this thread's stream so far; None where everything is done at once."""
         if self._stream is None:
             return None
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
 

@@ -1,6 +1,6 @@
 """The rows of one batch of one group where they are trained: on the device, from when they are all there to the end.
 
-  B rows of the batch, n of a range, U unique keys, R floats of a record, D dim, L max_length
+B rows of the batch, n of a range, U unique keys, R floats of a record, D dim, L max_length
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class DeviceRows:
     def backward(
         self, begin: int, end: int, grads: Sequence[Tensor | None], linear_grads: Sequence[Tensor | None]
     ) -> None:
-        """Merge the gradients of a row range, shaped as forward's outputs, into those of its keys; None: not reached."""
+        """Merge gradients of a row range, shaped as forward's outputs (None: not reached), into those of its keys."""
 
         def plan_of(part: tuple[int, ...]) -> MergePlan:
             is_ready = (begin, end) == self._whole and part == self._merging.part

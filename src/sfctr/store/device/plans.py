@@ -2,7 +2,8 @@
 
   B rows of the batch, n rows of a range, N positions of it, G bags, K keys reached, D dim
 
-Both plans depend on the batch alone, not on any row, so they can be made while earlier batches train.
+Both plans depend on the batch alone, not on any row, so they can be made while earlier batches train. Weights of a
+bag are summed here, under the planning thread's mode for denormals: a thread keeps the one of whoever started it.
 """
 
 from __future__ import annotations
@@ -160,10 +161,7 @@ def plan_merging(features: Sequence[FeatureIds], begin: int, end: int, part: tup
     """The plan of one backward that reaches the features numbered in `part`, rising."""
     parts = [features[f].rows(begin, end) for f in part]
     ids = _joined((of_part.ids for of_part in parts), np.int32).astype(np.int64)
-    order = stable_order(ids)
-    by_key = ids[order]
-    first = np.flatnonzero(np.diff(by_key, prepend=-1))
-    host_keys, counts = by_key[first], np.diff(first, append=ids.size)
+    order, host_keys, counts = _by_key(ids)
     num_chunks = -(-counts // MERGE_CHUNK)
     first_chunk = np.cumsum(num_chunks) - num_chunks
     lengths = np.full(num_chunks.sum(), MERGE_CHUNK)
@@ -189,6 +187,14 @@ def plan_merging(features: Sequence[FeatureIds], begin: int, end: int, part: tup
         keys=torch.from_numpy(host_keys),
         host_keys=host_keys,
     )
+
+
+def _by_key(ids: I64) -> tuple[I64, I64, I64]:
+    """Positions [N] by key and then in order, the keys there are [K], rising, and how many positions each has [K]."""
+    order = stable_order(ids)
+    by_key = ids[order]
+    first = np.flatnonzero(np.diff(by_key, prepend=-1))
+    return order, by_key[first], np.diff(first, append=ids.size)
 
 
 def _hot_keys(num_chunks: I64, chunk_rows: I64) -> HotKeys | None:

@@ -156,7 +156,7 @@ class NativeRows:
     def rows(self) -> dict[tuple[int, int], np.ndarray]:
         found = {}
         for table in range(2 * len(self.case.frozen)):
-            keys, records = self.group.export_rows(table, 0, self.group.slot_end(table))
+            keys, records, _ = self.group.export_rows(table, 0, 1 << 20)
             found |= {(table, int(key)): record for key, record in zip(keys, records, strict=True)}
         return found
 

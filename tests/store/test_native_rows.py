@@ -96,7 +96,7 @@ class NativeRun:
         ]
         self.dim, self.has_linear = group.dim, group.has_linear  # type: ignore[attr-defined]
         rules = group.vector_rule, group.linear_rule  # type: ignore[attr-defined]
-        self.rows = _native.RowGroup(self.dim, self.has_linear, *rules, inits, group.dtype)  # type: ignore[attr-defined]
+        self.rows = _native.RowGroup(self.dim, self.has_linear, *rules, inits, dtype=group.dtype)  # type: ignore[attr-defined]
 
     def forward(self, ws: _native.WorkingSet, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         out = np.full(self.rows.forward_floats(ws, end - begin), np.nan, dtype=F32)

@@ -23,7 +23,7 @@ from sfctr.spec.runfile_text import render_run_file
 from sfctr.spec.schema import Schema
 from sfctr.spec.tables import Table, Tiers
 from sfctr.store import Store
-from sfctr.telemetry import ChromeTrace, Recorder
+from sfctr.telemetry import ChromeTrace, Recorder, notice
 
 from .assembly import load_pretrained, loop_parts, open_sources, scorer_of, settled
 from .log import Log

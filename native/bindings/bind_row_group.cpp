@@ -96,9 +96,18 @@ nb::list table_counters(RowGroup& group) {
 nb::dict counters(RowGroup& group) {
   const sfctr::GroupCounters rows = group.counters();
   const sfctr::LogCounters log = group.log_counters();
+  const sfctr::LineCounters lines = group.line_counters();
   nb::dict counts = row_counters(rows);
   counts["scratch"] = rows.scratch;
   counts["waits"] = rows.waits;
+  counts["device_hits"] = rows.device_hits;
+  counts["lifted"] = rows.lifted;
+  counts["lowered"] = rows.lowered;
+  counts["device_scratch"] = rows.device_scratch;
+  counts["device_waits"] = rows.device_waits;
+  counts["device_rows"] = lines.rows;
+  counts["device_dirty"] = lines.dirty;
+  counts["device_batches"] = lines.batches;
   counts["disk_rows"] = log.live;
   counts["disk_bytes"] = log.file_bytes;
   counts["disk_bytes_read"] = log.bytes_read;
@@ -359,7 +368,8 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans "
            "put "
            "off,\n"
-           "since the group was made; rows and bytes on disk, and microseconds for which evictions waited for it.")
+           "since the group was made; the same of the device, with the rows there, those newer than RAM's, and the\n"
+           "batches in flight there; rows and bytes on disk, and microseconds for which evictions waited for it.")
       .def("table_counters", &table_counters, nb::sig("def table_counters(self) -> list[dict[str, int]]"),
            "For each table: positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, since the "
            "group\n"
@@ -446,4 +456,5 @@ void bind_row_group(nb::module_& m) {
   bind_training(group);
   bind_members(group);
   bind_rows(group);
+  bind_lines(group);
 }

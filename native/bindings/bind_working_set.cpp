@@ -24,6 +24,15 @@ sfctr::Pooling pooling_named(const std::string& name) {
   throw std::invalid_argument("pooling is '" + name + "' and must be 'one', 'sum', 'mean' or 'sequence'");
 }
 
+const char* name_of(sfctr::Pooling pooling) {
+  switch (pooling) {
+    case sfctr::Pooling::kOne: return "one";
+    case sfctr::Pooling::kSum: return "sum";
+    case sfctr::Pooling::kMean: return "mean";
+    default: return "sequence";
+  }
+}
+
 void init_feature_keys(PyFeatureKeys* self, int table, const std::string& pooling,
                        arrays::Vector<const std::uint64_t> keys,
                        std::optional<arrays::Vector<const std::int64_t>> offsets,
@@ -63,7 +72,12 @@ void bind_feature_keys(nb::module_& m) {
            "value is missing; weights float32 [N] for 'sum' and 'mean'. max_length: vectors a row of a sequence "
            "becomes;\n"
            "no row may have more keys. buckets: above 0, keys are hashed into so many.\n"
-           "The arrays are kept, not copied: nobody may change them while a working set uses them.");
+           "The arrays are kept, not copied: nobody may change them while a working set uses them.")
+      .def_prop_ro("table", [](const PyFeatureKeys& self) { return self.keys.table; })
+      .def_prop_ro("pooling", [](const PyFeatureKeys& self) { return name_of(self.keys.pooling); })
+      .def_prop_ro("offsets", [](const PyFeatureKeys& self) { return self.offsets; })
+      .def_prop_ro("weights", [](const PyFeatureKeys& self) { return self.weights; })
+      .def_prop_ro("max_length", [](const PyFeatureKeys& self) { return self.keys.max_length; });
 }
 
 void bind_working_set_class(nb::module_& m) {
@@ -79,6 +93,8 @@ void bind_working_set_class(nb::module_& m) {
            "batch.")
       .def_prop_ro(
           "num_rows", [](const PyWorkingSet& ws) { return ws.core.num_rows(); }, "B, rows of the batch.")
+      .def_prop_ro(
+          "features", [](const PyWorkingSet& ws) { return ws.features; }, "What each feature looks up, in order.")
       .def_prop_ro(
           "num_unique", [](const PyWorkingSet& ws) { return ws.core.num_unique(); }, "U, unique keys of all tables.")
       .def(

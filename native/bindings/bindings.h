@@ -3,8 +3,13 @@
 
 #include <nanobind/nanobind.h>
 
+namespace sfctr {
+class RowGroup;
+}
+
 void bind_hash(nanobind::module_& m);
 void bind_threads(nanobind::module_& m);
 void bind_working_set(nanobind::module_& m);
 void bind_row_group(nanobind::module_& m);
+void bind_lines(nanobind::class_<sfctr::RowGroup>& group);
 void bind_trace(nanobind::module_& m);

@@ -37,7 +37,7 @@ std::vector<RowCounters> RowGroup::tally(const WorkingSet& ws) const {
 // A batch was planned.
 void RowGroup::count(const WorkingSet& ws, std::span<const RowCounters> tally) {
   for (std::size_t t = 0; t < tally.size(); ++t) table_counters_[t] += tally[t];
-  num_scratch_ += ws.located.scratch.size();
+  counters_.scratch += ws.located.scratch.size();
 }
 
 std::vector<RowCounters> RowGroup::table_counters() {
@@ -47,10 +47,8 @@ std::vector<RowCounters> RowGroup::table_counters() {
 
 GroupCounters RowGroup::counters() {
   std::lock_guard lock(mutex_);
-  GroupCounters total;
+  GroupCounters total = counters_;
   for (const RowCounters& table : table_counters_) total += table;
-  total.scratch = num_scratch_;
-  total.waits = num_waits_;
   return total;
 }
 

@@ -13,6 +13,7 @@ void RowGroup::discard(WorkingSet& ws) {
     std::lock_guard lock(mutex_);
     next_uses_.leave(ws);
     if (in_flight && !ws.located.fetched) return_loads(ws);
+    return_lines(ws);
   }
   if (!is_located) return;
   if (in_flight) end_batch(ws, 0);
@@ -43,6 +44,14 @@ void RowGroup::end_batch(WorkingSet& ws, std::uint64_t step) {
                            step > 0 && ws.gradients.any_trained(u)});
   }
   ended.places = std::move(located.places);
+  if (std::exchange(ws.on_device.state, OnDevice::State::kNone) == OnDevice::State::kReady) {
+    ended.on_device = true;
+    ended.lines = std::move(ws.on_device.lines);
+    for (std::size_t u = 0; step > 0 && u < ws.num_unique(); ++u) {
+      const std::uint32_t line = ended.lines[u];
+      if (line != DeviceLines::kNone && ws.gradients.any_trained(u)) ended.dirtied.push_back(line);
+    }
+  }
   std::lock_guard lock(ended_mutex_);
   if (members_ && located.settled) members_->is_settled = false;
   ended_.push_back(std::move(ended));
@@ -132,6 +141,7 @@ void RowGroup::drain() {
       for (const Fresh& fresh : batch.fresh) frames_.unpin(fresh.frame);
     }
     if (members_ && batch.step > 0) commit_members(batch);
+    if (batch.on_device) end_on_device(batch);
     for (const Fresh& fresh : batch.fresh) {
       if (!fresh.reached) drop_if_unused(fresh);
     }
@@ -152,7 +162,10 @@ void RowGroup::become_row(const Fresh& fresh) {
 void RowGroup::drop_if_unused(const Fresh& fresh) {
   NativeTable& table = tables_[fresh.native_table];
   const std::uint32_t* const slot = table.index.slot_of(fresh.key);
-  if (!slot || *slot != Place::provisional(fresh.frame).bits() || frames_.num_pins(fresh.frame) > 0) return;
+  if (!slot || *slot != Place::provisional(fresh.frame).bits()) return;
+  const std::uint32_t line = lines_ ? lines_->find(fresh.frame) : DeviceLines::kNone;
+  if (frames_.num_pins(fresh.frame) > (line != DeviceLines::kNone ? 1 : 0)) return;
+  if (line != DeviceLines::kNone) release_line(line);
   table.index.erase(fresh.key);
   budget_->give_keys(1);
   --table.num_provisional;

@@ -16,11 +16,7 @@ struct Packed {  // an Owner without padding: 12 bytes a frame
 }  // namespace
 
 Frames::Frames(std::size_t record_bytes, Policy policy, std::shared_ptr<Budget> budget)
-    : policy_(policy),
-      budget_(std::move(budget)),
-      records_(record_bytes),
-      metas_(sizeof(Meta)),
-      frame_bytes_(record_bytes + sizeof(Meta)) {}
+    : budget_(std::move(budget)), records_(record_bytes), clock_(policy), frame_bytes_(record_bytes + Clock::kBytes) {}
 
 Frames::~Frames() { budget_->give_frame(end() * frame_bytes_); }
 
@@ -45,7 +41,7 @@ std::uint32_t Frames::add() {
   const std::uint32_t frame = end();
   try {
     if (frame == Place::kMostFrames) throw std::length_error("tables of one kind hold at most 2^30 rows in RAM");
-    metas_.grow();
+    clock_.grow();
     if (owners_) owners_->grow();
     records_.grow();
   } catch (...) {
@@ -58,18 +54,18 @@ std::uint32_t Frames::add() {
 
 void Frames::truncate(std::uint32_t end) {
   records_.truncate(end);
-  if (metas_.end() > end) metas_.truncate(end);
+  if (clock_.end() > end) clock_.truncate(end);
   if (owners_ && owners_->end() > end) owners_->truncate(end);
 }
 
 std::uint32_t Frames::use(std::uint32_t frame) {
-  meta(frame) = {0, 0, kTaken};
+  clock_.take(frame);
   ++num_taken_;
   return frame;
 }
 
 void Frames::give(std::uint32_t frame) noexcept {
-  meta(frame) = {0, 0, 0};
+  clock_.give(frame);
   after(frame) = std::exchange(free_, frame);
   --num_taken_;
 }
@@ -93,56 +89,8 @@ Owner Frames::owner(std::uint32_t frame) const {
   return {std::uint64_t{packed.high} << 32 | packed.low, packed.table};
 }
 
-void Frames::pin(std::uint32_t frame) { ++meta(frame).pins; }
-
-std::uint32_t Frames::unpin(std::uint32_t frame) { return --meta(frame).pins; }
-
-void Frames::note_use(std::uint32_t frame) {
-  std::uint8_t& mark = meta(frame).mark;
-  mark = policy_ == Policy::kLru ? 1 : static_cast<std::uint8_t>(std::min<int>(kMostMarks, mark + 1));
-}
-
-// Whether the hand goes on; a mark that holds it off is used up by that.
-bool Frames::pass_over(Meta& meta) const {
-  if (meta.flags != kTaken || meta.pins != 0) return true;
-  if (meta.mark == 0) return false;
-  meta.mark = policy_ == Policy::kLru ? 0 : static_cast<std::uint8_t>(meta.mark / 2);
-  return true;
-}
-
 std::vector<std::uint32_t> Frames::choose(std::size_t n, const NextUse& next_use) {
-  struct Later {
-    std::uint64_t next_use;
-    std::uint32_t frame;
-  };
-  std::vector<std::uint32_t> victims;
-  std::vector<Later> later;
-  victims.reserve(std::min(n, num_taken_));
-  const auto unmark = [&] {
-    for (const Later& each : later) meta(each.frame).flags = kTaken;
-    for (const std::uint32_t frame : victims) meta(frame).flags = kTaken;
-  };
-  const std::uint64_t passes = policy_ == Policy::kLru ? 2 : 5;  // after so many no mark can be left
-  for (std::uint64_t left = passes * end(); left > 0 && victims.size() < n; --left) {
-    hand_ = hand_ + 1 < end() ? hand_ + 1 : 0;
-    Meta& here = meta(hand_);
-    if (pass_over(here)) continue;
-    const std::uint64_t next = next_use(owner(hand_));
-    try {
-      if (next != 0) later.push_back({next, hand_});
-    } catch (...) {
-      unmark();
-      throw;
-    }
-    if (next == 0) victims.push_back(hand_);
-    here.flags |= next != 0 ? kDeferred : kChosen;
-  }
-  unmark();
-  std::ranges::sort(later, [](const Later& a, const Later& b) {
-    return a.next_use != b.next_use ? a.next_use > b.next_use : a.frame < b.frame;
-  });
-  for (std::size_t i = 0; i < later.size() && victims.size() < n; ++i) victims.push_back(later[i].frame);
-  return victims;
+  return clock_.choose(n, [&](std::uint32_t frame) { return next_use(owner(frame)); });
 }
 
 std::vector<std::uint32_t> Frames::tail(std::size_t n) const {
@@ -150,15 +98,15 @@ std::vector<std::uint32_t> Frames::tail(std::size_t n) const {
   const std::uint64_t stop = end() - std::min<std::uint64_t>(n, end());
   for (std::uint64_t frame = end(); frame > stop; --frame) {
     const auto f = static_cast<std::uint32_t>(frame - 1);
-    if (meta(f).pins != 0) break;
-    if (meta(f).flags & kTaken) frames.push_back(f);
+    if (num_pins(f) != 0) break;
+    if (clock_.is_taken(f)) frames.push_back(f);
   }
   return frames;
 }
 
 void Frames::shrink(std::size_t n) {
   std::uint32_t last = end();
-  while (n > 0 && last > 0 && !(meta(last - 1).flags & kTaken)) --n, --last;
+  while (n > 0 && last > 0 && !clock_.is_taken(last - 1)) --n, --last;
   if (last == end()) return;
   budget_->give_frame((end() - last) * frame_bytes_);
   for (std::uint32_t* next = &free_; *next != kNone;) {
@@ -169,11 +117,10 @@ void Frames::shrink(std::size_t n) {
     }
   }
   truncate(last);
-  if (hand_ >= last) hand_ = 0;
 }
 
 std::size_t Frames::memory_bytes() const {
-  return records_.memory_bytes() + metas_.memory_bytes() + (owners_ ? owners_->memory_bytes() : 0);
+  return records_.memory_bytes() + clock_.memory_bytes() + (owners_ ? owners_->memory_bytes() : 0);
 }
 
 }  // namespace sfctr

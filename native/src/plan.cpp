@@ -46,7 +46,7 @@ void RowGroup::require_tables(const WorkingSet& ws) const {
 void RowGroup::announce(WorkingSet& ws) {
   require_tables(ws);
   std::lock_guard lock(mutex_);
-  if (evicts_) next_uses_.enter(ws);
+  if (evicts_ || lines_) next_uses_.enter(ws);
 }
 
 bool RowGroup::plan(WorkingSet& ws) {
@@ -60,7 +60,7 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
   drain();
   if (refused_) std::rethrow_exception(std::exchange(refused_, nullptr));
   if (scratch_in_flight_ || (is_full_ && !start_evicting())) {
-    ++num_waits_;
+    ++counters_.waits;
     return false;
   }
   compact();  // before places are looked up: it moves rows
@@ -91,7 +91,7 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
     undo();
     is_full_ = !evicts_;
     if (num_in_flight_ == 0) return plan_locked(ws);
-    ++num_waits_;
+    ++counters_.waits;
     return false;
   }
   ++num_in_flight_;
@@ -117,6 +117,7 @@ void RowGroup::start(WorkingSet& ws, bool train) {
   located.scratch.clear();
   located.loads.clear();
   located.reading.reset();
+  ws.on_device.state = OnDevice::State::kNone;
   ws.gradients.any = false;
 }
 
@@ -228,11 +229,16 @@ bool RowGroup::start_evicting() {
 
 // Keys take what they need, so that frames may have to go: each group gives its share of what is too much, and a little
 // more, so that this is rare.
-void RowGroup::shrink_to_budget() {
-  if (!evicts_ || !budget_->is_over() || frames_.end() == 0) return;
+std::size_t RowGroup::num_excess_frames() const {
+  if (!evicts_ || !budget_->is_over() || frames_.end() == 0) return 0;
   const double over = static_cast<double>(budget_->used() - budget_->limit());
   const double share = over / static_cast<double>(std::max<std::uint64_t>(1, budget_->frame_bytes()));
-  const auto num_frames = static_cast<std::size_t>(share * frames_.end()) + frames_.end() / 64 + 1;
+  return static_cast<std::size_t>(share * frames_.end()) + frames_.end() / 64 + 1;
+}
+
+void RowGroup::shrink_to_budget() {
+  const std::size_t num_frames = num_excess_frames();
+  if (num_frames == 0) return;
   evict(frames_.tail(num_frames));
   frames_.shrink(num_frames);
 }

@@ -48,11 +48,12 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
       linear_rule_(linear_rule),
       inits_(std::move(tables)),
       budget_(std::move(tiers.budget)),
+      policy_(tiers.policy),
       disk_(std::move(tiers.disk)),
       members_(std::ranges::any_of(inits_, [](const TableInit& init) { return init.membership.tracks(); })
                    ? std::make_unique<Members>(inits_)
                    : nullptr),
-      frames_(layout_.num_floats() * sizeof(float), tiers.policy, budget_),
+      frames_(layout_.num_floats() * sizeof(float), policy_, budget_),
       next_uses_(2 * inits_.size()),
       zeros_(layout_.num_floats(), 0.0f),
       faults_(std::move(tiers.faults)),
@@ -139,7 +140,8 @@ std::uint64_t RowGroup::num_rows(std::size_t native_table) {
 std::size_t RowGroup::memory_bytes() {
   std::lock_guard lock(mutex_);
   drain();
-  std::size_t total = frames_.memory_bytes() + next_uses_.memory_bytes() + (log_ ? log_->memory_bytes() : 0);
+  std::size_t total = frames_.memory_bytes() + next_uses_.memory_bytes() + (log_ ? log_->memory_bytes() : 0) +
+                      (lines_ ? lines_->memory_bytes() : 0);
   for (const NativeTable& table : tables_) total += table.index.memory_bytes();
   if (members_) {
     for (const Membership& table : members_->tables) total += table.memory_bytes();

@@ -103,6 +103,7 @@ void RowGroup::import_rows(std::size_t native_table, std::span<const std::uint64
   require_shape(keys.size(), records.size());
   if (!last.empty() && last.size() != keys.size()) throw std::invalid_argument("last must have an entry for each key");
   if (num_in_flight_ > 0) throw std::runtime_error("rows cannot be imported while batches are in flight");
+  if (lines_ && lines_->num_taken() > 0) throw std::runtime_error("drop the lines first: rows are on a device");
   for (std::size_t begin = 0; begin < keys.size(); begin += kBlock) {
     import_block(table, native_table, keys.subspan(begin, std::min(kBlock, keys.size() - begin)),
                  records.data() + begin * layout_.num_floats());

@@ -202,6 +202,7 @@ std::uint64_t RowGroup::remove_rows(std::size_t native_table, std::span<const st
   if (members_ ? members_->is_settled : num_in_flight_ > 0) {
     throw std::runtime_error("rows cannot be removed while a batch that may hold them is in flight; end it first");
   }
+  if (lines_ && lines_->num_taken() > 0) throw std::runtime_error("drop the lines first: rows are on a device");
   Membership* const members = native_table % 2 == 0 ? members_of(native_table / 2) : nullptr;
   std::uint64_t count = 0;
   for (const std::uint64_t key : keys) {

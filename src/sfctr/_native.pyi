@@ -139,6 +139,21 @@ class FeatureKeys:
         The arrays are kept, not copied: nobody may change them while a working set uses them.
         """
 
+    @property
+    def table(self) -> int: ...
+
+    @property
+    def pooling(self) -> str: ...
+
+    @property
+    def offsets(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None: ...
+
+    @property
+    def weights(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None: ...
+
+    @property
+    def max_length(self) -> int: ...
+
 class WorkingSet:
     """
     The unique keys of a batch for the tables of one group. One thread at a time may use it.
@@ -156,6 +171,10 @@ class WorkingSet:
     @property
     def num_rows(self) -> int:
         """B, rows of the batch."""
+
+    @property
+    def features(self) -> list[FeatureKeys]:
+        """What each feature looks up, in order."""
 
     @property
     def num_unique(self) -> int:
@@ -395,7 +414,8 @@ class RowGroup:
     def counters(self) -> dict[str, int]:
         """
         Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans put off,
-        since the group was made; rows and bytes on disk, and microseconds for which evictions waited for it.
+        since the group was made; the same of the device, with the rows there, those newer than RAM's, and the
+        batches in flight there; rows and bytes on disk, and microseconds for which evictions waited for it.
         """
 
     def table_counters(self) -> list[dict[str, int]]:
@@ -436,6 +456,66 @@ class RowGroup:
 
     def reserve(self, native_table: int, num_rows: int) -> None:
         """Make room in the index for so many rows in all."""
+
+    def keep_lines(self, num_lines: int) -> None:
+        """
+        Rows may be in so many lines on a device from now on, and are then trained there alone. Called once.
+        """
+
+    def lines_bound(self) -> int:
+        """
+        Lines that may be in use: all, but no more than half of the rows that RAM holds once rows leave it.
+        """
+
+    def plan_lines(self, ws: WorkingSet) -> bool:
+        """
+        Choose a line for every key of a fetched batch, pinned until end_step or discard. False, with nothing
+        changed, where batches in flight hold lines that it needs. Then, in this order: lower the lines that
+        leave, lines_lowered, put the records of rising keys (gather) into their lines, lines_ready.
+        """
+
+    def lines(self, ws: WorkingSet) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """
+        int64 [U]: the line of each unique key; the number of lines for a key without one.
+        """
+
+    def line_moves(self, ws: WorkingSet) -> tuple[NDArray[numpy.uint32], NDArray[numpy.uint32], NDArray[numpy.uint32]]:
+        """
+        uint32: lines that leave; unique keys whose record must be put into their line; unique keys without one.
+        Of the last, what was trained must be scattered before end_step; no other batch is ready until then.
+        """
+
+    def lines_lowered(self, ws: WorkingSet) -> None:
+        """The lines that leave were lowered; the rows are in RAM alone."""
+
+    def lines_ready(self, ws: WorkingSet) -> None:
+        """The records of rising keys are in lines."""
+
+    def gather(self, ws: WorkingSet, keys: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+        """
+        Copy the records of unique keys, uint32 [n], as they are in RAM, to records [n, record_floats].
+        """
+
+    def scatter(self, ws: WorkingSet, keys: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """Copy records to the unique keys' places in RAM."""
+
+    def dirty_lines(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,))]:
+        """uint32: lines whose record is newer than RAM's."""
+
+    def lower(self, lines: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Copy records [n, record_floats] of lines, uint32 [n], to RAM; the lines are then clean.
+        """
+
+    def drop_lines(self) -> None:
+        """
+        No row is on the device any more. Raises RuntimeError where lines are dirty, or batches in flight there.
+        """
+
+    def end_step(self, ws: WorkingSet, step: int, reached: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        End a batch that was trained on the device: keys whose reached, uint8 [U], is not 0 now have a row.
+        """
 
 class AccessLog:
     """

@@ -31,6 +31,11 @@ STEP = {"step": 10.0, "features": 1.0, "forward": 3.0, "backward": 4.0, "update"
         ),
         (4, {"wait": 10, "plan": 14, "write_back": 12}, "writing rows back to disk: 60 % of the step; raise tiers.ram"),
         (4, {"wait": 10, "plan": 14, "write_back": 2}, "planning where rows go: 60 % of the step; raise"),
+        (
+            4,
+            {"wait": 10, "read": 1, "fetch": 2, "lift": 8},
+            "moving rows to the device: 40 % of the step; raise tiers.",
+        ),
         # all in one thread
         (
             0,

@@ -1,8 +1,6 @@
-// Frames: the places for records in RAM, and the choice of whose record leaves when there is no free one.
+// Frames: the places for records in RAM, and the choice of whose record leaves when there is no free one (clock.h).
 //
-// A frame is pinned by every batch in flight that uses its row. Only a frame without pins is ever a victim. Among
-// those, rows that no known batch will use go first, by CLOCK ("lru": one chance for a row used since the hand last
-// passed) or by halving counters ("lfu"); then the rows whose next use is farthest.
+// A frame is pinned by every batch in flight that uses its row, and once more while its row is on a device.
 //
 // Not thread-safe, except that the records of pinned frames may be read and written beside any call.
 #pragma once
@@ -11,15 +9,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "sfctr/budget.h"
+#include "sfctr/clock.h"
 #include "sfctr/slab.h"
 
 namespace sfctr {
-
-enum class Policy : std::uint8_t { kLru, kLfu };
 
 struct Owner {
   std::uint64_t key;
@@ -48,15 +44,15 @@ class Frames {
   float* record(std::uint32_t frame) const { return reinterpret_cast<float*>(records_.at(frame)); }
   Owner owner(std::uint32_t frame) const;
 
-  void pin(std::uint32_t frame);
+  void pin(std::uint32_t frame) { clock_.pin(frame); }
   // Returns the pins that are left.
-  std::uint32_t unpin(std::uint32_t frame);
-  std::uint32_t num_pins(std::uint32_t frame) const { return meta(frame).pins; }
-  void prefetch(std::uint32_t frame) const { __builtin_prefetch(metas_.at(frame)); }
-  void note_use(std::uint32_t frame);
+  std::uint32_t unpin(std::uint32_t frame) { return clock_.unpin(frame); }
+  std::uint32_t num_pins(std::uint32_t frame) const { return clock_.num_pins(frame); }
+  void prefetch(std::uint32_t frame) const { clock_.prefetch(frame); }
+  void note_use(std::uint32_t frame) { clock_.note_use(frame); }
 
-  // At most n frames whose records may leave, best victims first. next_use says when a row will be used by a batch that
-  // is known and not yet planned, 0 for never. The frames stay taken. REQUIRES: owners are kept.
+  // At most n frames whose records may leave, as Clock::choose() says. The frames stay taken. REQUIRES: owners are
+  // kept.
   using NextUse = std::function<std::uint64_t(const Owner&)>;
   std::vector<std::uint32_t> choose(std::size_t n, const NextUse& next_use);
 
@@ -73,30 +69,19 @@ class Frames {
   std::size_t memory_bytes() const;
 
  private:
-  struct Meta {
-    std::uint16_t pins;
-    std::uint8_t mark;
-    std::uint8_t flags;
-  };
-  static constexpr std::uint8_t kTaken = 1, kDeferred = 2, kChosen = 4;
-  static constexpr std::uint8_t kMostMarks = 15;
-
-  Meta& meta(std::uint32_t frame) const { return *reinterpret_cast<Meta*>(metas_.at(frame)); }
   // A free frame's record holds the free frame that is taken after it: so giving one needs no memory and cannot fail.
   std::uint32_t& after(std::uint32_t frame) const { return *reinterpret_cast<std::uint32_t*>(records_.at(frame)); }
   std::uint32_t add();
   void truncate(std::uint32_t end);
   std::uint32_t use(std::uint32_t frame);
-  bool pass_over(Meta& meta) const;
 
-  const Policy policy_;
   std::shared_ptr<Budget> budget_;
-  Slab records_, metas_;
+  Slab records_;
+  Clock clock_;
   std::unique_ptr<Slab> owners_;
   std::size_t frame_bytes_;
   std::uint32_t free_ = kNone;  // taken next
   std::size_t num_taken_ = 0;
-  std::uint32_t hand_ = 0;
 };
 
 }  // namespace sfctr

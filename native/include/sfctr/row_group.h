@@ -2,6 +2,7 @@
 // step does with them.
 //
 //   (announce) -> plan -> fetch -> forward (any number) -> backward (any number) -> update | discard
+//   (announce) -> plan -> fetch -> plan_lines -> ... -> lines_ready -> end_step | discard      trained on a device
 //
 // A record is float32 throughout, without padding:
 //   vector [dim] | first-order weight [1, if linear] | state of the vector's rule | state of the weight's rule
@@ -21,10 +22,13 @@
 //  4. A key without a row gets a frame with its first values when the first batch with it is planned, provisionally: it
 //     becomes a row when update() has reached it, and is dropped when its last batch in flight ends without.
 //  5. A record leaves its old location on disk for good only when it has been read; until then the log keeps it.
+//  6. A row on a device pins its frame: it leaves the device, and is written down, before it leaves RAM. Whoever reads
+//     rows in RAM has dirty lines lowered first. What a batch brings into lines it fills after what leaves them was
+//     lowered, and only then are they its rows'.
 //
 // Where a table has a membership rule (membership.h), plan() still gives every key a frame, and settle() says which of
 // them have a row, which get one and which are refused: in the order of training, after the step before has ended.
-//  6. Such groups pin whatever a batch found. A row that is removed while batches in flight hold its frame becomes
+//  7. Such groups pin whatever a batch found. A row that is removed while batches in flight hold its frame becomes
 //     provisional again, with what the frame holds undefined until settle() of one of them gives it its first values.
 //
 // One thread plans and fetches, another one trains (forward to update) and reads (view, find, export); they may be the
@@ -43,6 +47,7 @@
 #include <vector>
 
 #include "sfctr/budget.h"
+#include "sfctr/device_lines.h"
 #include "sfctr/frames.h"
 #include "sfctr/index.h"
 #include "sfctr/kernels.h"
@@ -106,8 +111,20 @@ struct RowCounters {
 
 // The same of all tables.
 struct GroupCounters : RowCounters {
-  std::uint64_t scratch = 0;  // that found no frame
-  std::uint64_t waits = 0;    // plans put off because batches in flight held the frames
+  std::uint64_t scratch = 0;         // that found no frame
+  std::uint64_t waits = 0;           // plans put off because batches in flight held the frames
+  std::uint64_t device_hits = 0;     // of unique keys, on the device already
+  std::uint64_t lifted = 0;          // from RAM to the device, into lines
+  std::uint64_t lowered = 0;         // from lines to RAM
+  std::uint64_t device_scratch = 0;  // that found no line
+  std::uint64_t device_waits = 0;    // plans put off because batches in flight held the lines
+};
+
+// What a device holds now.
+struct LineCounters {
+  std::uint64_t rows = 0;
+  std::uint64_t dirty = 0;
+  std::uint64_t batches = 0;  // in flight there
 };
 
 class RowGroup {
@@ -185,6 +202,39 @@ class RowGroup {
   // Ends the use of a batch that was announced or located, without training it. No row changes.
   void discard(WorkingSet& ws);
 
+  // On a device (lines.cpp). The records there are the caller's: here it is decided which line holds which row. One
+  // caller at a time may plan and lower.
+
+  // Rows may be in so many lines from now on; they are then trained there alone, and update() is refused. Where rows
+  // leave RAM, only half of its frames may have lines. REQUIRES: no batch is in flight, no table has a membership rule
+  // and vectors are float32; called once. Else throws std::runtime_error.
+  void keep_lines(std::size_t num_lines);
+  std::size_t num_lines() const { return lines_ ? lines_->num_lines() : 0; }
+  std::size_t lines_bound();
+
+  // Chooses a line for every key of the batch, pinned until end_step() or discard(); ws.on_device says what must move.
+  // The caller then puts the records of `leaving` lines into RAM with lower() and says lines_lowered(), and those of
+  // `rising` keys (gather) into their lines and says lines_ready(). Keys in `spilled` have no line: no other batch is
+  // ready on the device until this one has ended, and the caller must scatter() what it has trained of them before
+  // end_step(). Returns false, with nothing changed, where batches in flight hold lines that it needs. Throws
+  // std::bad_alloc with nothing changed. REQUIRES: fetched, in the order of plans; else throws std::runtime_error.
+  bool plan_lines(WorkingSet& ws);
+  void lines_lowered(WorkingSet& ws);
+  void lines_ready(WorkingSet& ws);
+  // Copies the records of these unique keys, as they are in RAM; or from `records` to RAM. REQUIRES: fetched; scatter:
+  // no key is absent. Else std::invalid_argument or std::runtime_error.
+  void gather(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::span<float> records) const;
+  void scatter(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::span<const float> records) const;
+  // Full lines whose record is newer than RAM's.
+  std::vector<std::uint32_t> dirty_lines();
+  // Puts the records of full lines into RAM; they are then clean.
+  void lower(std::span<const std::uint32_t> lines, std::span<const float> records);
+  // No row is on the device any more. Throws std::runtime_error where lines are dirty, or batches in flight there.
+  void drop_lines();
+  // Ends a batch that is ready on the device, as update() does: keys whose reached [U] is not 0 were trained.
+  void end_step(WorkingSet& ws, std::uint64_t step, std::span<const std::uint8_t> reached);
+  LineCounters line_counters();
+
   // native_table: 2t of table t, 2t + 1 of its missing value. All throw std::out_of_range for another.
   std::uint64_t num_rows(std::size_t native_table);
   // found[i]: whether keys[i] has a row, which is then copied to records[i].
@@ -204,7 +254,7 @@ class RowGroup {
                    std::span<const std::uint32_t> last = {});
   // The keys' rows, and counts that wait, are gone; each begins anew when it comes again. Returns how many had a row.
   // Throws std::runtime_error while a batch is between settle() and its end; or in flight at all, where no table has a
-  // membership rule.
+  // membership rule; or where rows are on a device.
   std::uint64_t remove_rows(std::size_t native_table, std::span<const std::uint64_t> keys);
   void reserve(std::size_t native_table, std::uint64_t num_rows);
 
@@ -261,6 +311,9 @@ class RowGroup {
     std::uint64_t step = 0;    // that it was; 0: discarded
     std::int64_t time = EventClock::kNoTime;
     std::vector<Seen> seen;  // of tables with membership
+    bool on_device = false;
+    Buffer<std::uint32_t> lines;
+    std::vector<std::uint32_t> dirtied;  // of lines
   };
   struct Members {
     explicit Members(std::span<const TableInit> inits);
@@ -296,6 +349,7 @@ class RowGroup {
   void unpin_found(WorkingSet& ws);
   bool start_evicting();
   std::vector<std::uint32_t> free_frames(std::size_t num_frames);
+  std::size_t num_excess_frames() const;
   void shrink_to_budget();
   void evict(std::span<const std::uint32_t> victims);
   void append(std::span<const RecordId> ids, std::span<const std::byte* const> records, Location* locations);
@@ -348,6 +402,19 @@ class RowGroup {
   void count_refused(WorkingSet& ws, std::size_t begin, std::size_t end,
                      std::span<const FeatureGradient> gradients) const;
 
+  // lines.cpp; but for the first two, with mutex_ held
+  void require_device() const;
+  void require_at_hand(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::size_t num_floats) const;
+  void bind_lines();
+  bool claim_lines(WorkingSet& ws);
+  void find_lines(WorkingSet& ws) const;
+  std::vector<std::uint32_t> lines_to_give_up();
+  std::vector<std::uint32_t> choose_lines(std::size_t n);
+  void vacate(std::uint32_t line);
+  void release_line(std::uint32_t line);
+  void return_lines(WorkingSet& ws);
+  void end_on_device(const Ended& batch);
+
   // rows_io.cpp
   void copy_rows(std::unique_lock<std::mutex>& lock, std::size_t native_table, std::span<const std::uint64_t> keys,
                  std::span<const std::uint32_t> slots, std::span<float> records);
@@ -362,13 +429,15 @@ class RowGroup {
   Rule vector_rule_, linear_rule_;
   std::vector<TableInit> inits_;
   std::shared_ptr<Budget> budget_;
+  Policy policy_;
   std::optional<LogOptions> disk_;
   std::unique_ptr<Members> members_;  // none where no table has a membership rule
   std::vector<NativeTable> tables_;   // 2 * num_tables()
   Frames frames_;
   std::unique_ptr<RowLog> log_;  // from the first eviction on
   NextUses next_uses_;
-  std::vector<float> zeros_;  // what an absent key reads as
+  std::unique_ptr<DeviceLines> lines_;  // null: rows are trained in RAM
+  std::vector<float> zeros_;            // what an absent key reads as
   std::shared_ptr<RowFaults> faults_;
   std::uint64_t number_;  // different for every group of the process
 
@@ -378,11 +447,13 @@ class RowGroup {
   bool is_full_ = false;              // it is, and evicting begins when no batch is in flight
   std::size_t num_in_flight_ = 0;     // batches planned and not yet drained
   bool scratch_in_flight_ = false;
+  std::size_t num_on_device_ = 0;  // batches with lines, and not yet drained
+  bool spilled_on_device_ = false;
   std::exception_ptr refused_;                 // what the disk said to a row that had to stay in RAM beyond the budget
   std::unordered_set<std::uint32_t> orphans_;  // frames without a record that batches in flight share
   std::size_t num_uncompacted_ = 0;            // rows appended to the log since compact()
   std::vector<RowCounters> table_counters_;
-  std::uint64_t num_scratch_ = 0, num_waits_ = 0;
+  GroupCounters counters_;  // without those by table
   bool lists_gone_ = false;
   std::vector<Gone> gone_;
 

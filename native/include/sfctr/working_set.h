@@ -67,6 +67,17 @@ struct Located {
   std::shared_ptr<Fetch> reading;  // of loads
 };
 
+// Where records are on a device, and what must move before the batch is ready there; see lines.cpp.
+struct OnDevice {
+  enum class State : std::uint8_t { kNone, kPlanned, kWritten, kReady };
+  State state = State::kNone;
+  Buffer<std::uint32_t> lines;         // [U], DeviceLines::kNone for a key without one
+  std::vector<std::uint32_t> rising;   // keys whose record must be put into their line
+  std::vector<std::uint32_t> leaving;  // lines whose record must first be put into RAM
+  std::size_t num_parting = 0;         // of leaving, the first so many are then free; the others are rising keys'
+  std::vector<std::uint32_t> spilled;  // keys that found no line
+};
+
 // What a batch that is known but not yet planned says of the future; see next_uses.h.
 struct Known {
   std::uint64_t batch = 0;          // its number; 0: not known
@@ -125,6 +136,7 @@ class WorkingSet {
 
   Known known;
   Located located;
+  OnDevice on_device;
   Gradients gradients;
 
  private:

@@ -14,12 +14,12 @@ from torch import Tensor
 from sfctr import _native
 from sfctr.spec.batch import Batch, Keys
 from sfctr.spec.schema import Sequence as SequenceFeature
-from sfctr.store import Store
+from sfctr.store import Group, Store
 from sfctr.store.dense import DenseTable
 
 from .dense_lookup import dense_features, sequence_mask
 from .layout import GroupLayout, Layout
-from .pooled import PooledLookup, lookup_group
+from .pooled import look_up, look_up_on_device
 
 
 def slice_keys(keys: Keys, begin: int, end: int) -> Keys:
@@ -78,7 +78,7 @@ class FeatureReader:
         found: dict[str, Tensor] = {}
         for group, layout, working_set in zip(self.store.groups, self.layout.groups, working_sets, strict=True):
             if layout.lookups:
-                found |= self._group(layout, group.native, working_set, begin, end, training=training)
+                found |= self._group(layout, group, working_set, begin, end, training=training)
         part = slice_batch(batch, begin, end)
         for lookup in self.layout.dense_tables:
             table = self.store.dense_tables[lookup.table]
@@ -92,18 +92,18 @@ class FeatureReader:
     def _group(
         self,
         layout: GroupLayout,
-        rows: _native.RowGroup,
+        group: Group,
         working_set: _native.WorkingSet,
         begin: int,
         end: int,
         *,
         training: bool,
     ) -> dict[str, Tensor]:
-        if training and torch.is_grad_enabled():
-            outputs = PooledLookup.apply(self._anchor, layout, rows, working_set, begin, end)  # type: ignore[no-untyped-call]
+        on_device = group.on_device(working_set) if training else None
+        if on_device is not None:
+            outputs = look_up_on_device(self._anchor, on_device, begin, end)
         else:
-            vectors, linear = lookup_group(layout, rows, working_set, begin, end)
-            outputs = tuple(torch.from_numpy(array) for array in (*vectors, *linear))
+            outputs = look_up(self._anchor, layout, group.native, working_set, begin, end, training=training)
         names = [lookup.name for lookup in layout.lookups]
         entries = dict(zip((*names, *(f"{name}.linear" for name in names)), outputs, strict=False))
         empty = {lookup.name for lookup in layout.lookups if lookup.dim == 0}

@@ -3,10 +3,11 @@
             reader                    planner                     consumer
   batches ────────▶ known (announced) ────────▶ ready (in place) ────────▶ in training
 
-At most `window` batches are in the pipeline, read but not yet handed out. The planner waits where batches that are
-ready or in training hold the room it needs, and goes on when one of them ends: so the window shrinks by itself to what
-RAM can hold. Whatever either thread raises reaches the consumer in its place in the order. close() ends both threads
-and discards, oldest first, every batch that was not handed out.
+At most `window` batches are in the pipeline, read but not yet handed out. The planner has their rows in RAM and, where
+there is a device tier, there. It waits where batches that are ready or in training hold the room it needs, and goes on
+when one of them ends: so the window shrinks by itself to what the tiers can hold. Whatever either thread raises reaches
+the consumer in its place in the order. close() ends both threads and discards, oldest first, every batch that was not
+handed out.
 
 Spans are numbered by the step that their batch will be, if none before it is discarded. Both threads record into the
 recorder of whoever made the pipeline.
@@ -26,6 +27,8 @@ from sfctr.telemetry import notice, span
 
 Prepared = tuple[Any, tuple[_native.WorkingSet, ...]]
 """A batch of any kind, and its working sets."""
+Place = Callable[[tuple[_native.WorkingSet, ...], int], bool]
+"""Store.plan or Store.lift: a tier for one group of a batch."""
 
 
 class Pipeline:
@@ -106,13 +109,18 @@ class Pipeline:
         prepared = self._next_batch()
         if prepared is None:
             return None
-        with span("plan", step=self._num_read):
-            for number in range(len(prepared[1])):
-                planned = self._store.plan(prepared[1], number)
-                assert planned, "no batch is in flight, so nothing can hold the room"
+        self._place_now("plan", self._store.plan, prepared[1])
         with span("fetch", step=self._num_read):
             self._store.fetch(prepared[1])
+        if self._store.has_device_tier:
+            self._place_now("lift", self._store.lift, prepared[1])
         return prepared
+
+    def _place_now(self, name: str, place: Place, working_sets: tuple[_native.WorkingSet, ...]) -> None:
+        with span(name, step=self._num_read):
+            for number in range(len(working_sets)):
+                placed = place(working_sets, number)
+                assert placed, "no batch is in flight, so nothing can hold the room"
 
     # ------------------------------------------------------------------------------------------------ reader's thread
 
@@ -148,10 +156,13 @@ class Pipeline:
             while self._take_known():
                 assert self._planning is not None
                 self._num_placed += 1
-                if not self._place(self._planning[1]):
+                working_sets = self._planning[1]
+                if not self._place("plan", self._store.plan, working_sets, "tiers.ram"):
                     return
                 with span("fetch", step=self._num_placed):
-                    self._store.fetch(self._planning[1])
+                    self._store.fetch(working_sets)
+                if self._store.has_device_tier and not self._lift(working_sets):
+                    return
                 with self._changed:
                     self._ready.append(self._planning)
                     self._planning = None
@@ -165,6 +176,9 @@ class Pipeline:
                 self._planned_all = True
                 self._changed.notify_all()
 
+    def _lift(self, working_sets: tuple[_native.WorkingSet, ...]) -> bool:
+        return self._place("lift", self._store.lift, working_sets, "tiers.device")
+
     def _take_known(self) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._stop or self._known or self._read_all)
@@ -173,17 +187,17 @@ class Pipeline:
             self._planning = self._known.popleft()
             return True
 
-    def _place(self, working_sets: tuple[_native.WorkingSet, ...]) -> bool:
-        """Plan every group, waiting for batches to end where they hold the room; False when told to stop."""
+    def _place(self, name: str, place: Place, working_sets: tuple[_native.WorkingSet, ...], tier: str) -> bool:
+        """Place every group, waiting for batches to end where they hold the room; False when told to stop."""
         for number in range(len(working_sets)):
             while True:
                 with self._changed:
                     seen = self._num_ended
-                with span("plan", step=self._num_placed):
-                    if self._store.plan(working_sets, number):
+                with span(name, step=self._num_placed):
+                    if place(working_sets, number):
                         break
                 notice(
-                    f"the rows of {self._window + 1} batches do not fit into tiers.ram: fewer are prepared ahead where"
+                    f"the rows of {self._window + 1} batches do not fit into {tier}: fewer are prepared ahead where"
                     " they do not (train.window; no number changes)"
                 )
                 with self._changed:

@@ -1,9 +1,10 @@
-"""The autograd function behind features(): pooled forward and merged backward of all features of one group.
+"""The autograd functions behind features(): pooled forward and merged backward of all features of one group.
 
   B rows, F features of the group, L max_length, D dim
 
-Forward reads rows where they lie; backward leaves nothing in autograd but adds each feature's gradient, merged per
-unique key, to the working set, which `Store.commit` then applies.
+Forward reads rows where they lie, in RAM or on a device; backward leaves nothing in autograd but adds each feature's
+gradient, merged per unique key, to the batch's, which `Store.commit` then applies. Outputs are every feature's vectors,
+then every feature's first-order weights.
 """
 
 from __future__ import annotations
@@ -16,11 +17,40 @@ from torch import Tensor
 
 from sfctr import _native
 from sfctr.spec.batch import F32
+from sfctr.store.device.rows import DeviceRows
 
 from .layout import GroupLayout, Lookup
 
 
-def lookup_group(
+def look_up(
+    anchor: Tensor,
+    layout: GroupLayout,
+    rows: _native.RowGroup,
+    working_set: _native.WorkingSet,
+    begin: int,
+    end: int,
+    *,
+    training: bool,
+) -> tuple[Tensor, ...]:
+    """Of batch rows [begin, end), rows in RAM; CPU tensors."""
+    # `anchor` requires a gradient and has none: it makes autograd call backward although no row is a parameter.
+    if training and torch.is_grad_enabled():
+        found: tuple[Tensor, ...] = PooledInRam.apply(anchor, layout, rows, working_set, begin, end)  # type: ignore[no-untyped-call]
+        return found
+    vectors, linear = _lookup_group(layout, rows, working_set, begin, end)
+    return tuple(torch.from_numpy(array) for array in (*vectors, *linear))
+
+
+def look_up_on_device(anchor: Tensor, rows: DeviceRows, begin: int, end: int) -> tuple[Tensor, ...]:
+    """The same where rows are on a device; tensors there."""
+    if torch.is_grad_enabled():
+        found: tuple[Tensor, ...] = PooledOnDevice.apply(anchor, rows, begin, end)  # type: ignore[no-untyped-call]
+        return found
+    vectors, linear = rows.forward(begin, end)
+    return (*vectors, *linear)
+
+
+def _lookup_group(
     layout: GroupLayout, rows: _native.RowGroup, working_set: _native.WorkingSet, begin: int, end: int
 ) -> tuple[list[F32], list[F32]]:
     """Pooled vectors [B, D] (sequences [B, L, D]) and first-order weights [B, 1] of batch rows [begin, end).
@@ -44,9 +74,7 @@ def _shape(lookup: Lookup, size: int) -> tuple[int, ...]:
     return (size, lookup.max_length, lookup.dim) if lookup.is_sequence else (size, lookup.dim)
 
 
-class PooledLookup(torch.autograd.Function):
-    """Outputs: every feature's vectors, then every feature's first-order weights (CPU tensors)."""
-
+class PooledInRam(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -57,10 +85,9 @@ class PooledLookup(torch.autograd.Function):
         begin: int,
         end: int,
     ) -> tuple[Tensor, ...]:
-        # `anchor` requires a gradient and has none: it makes autograd call backward although no row is a parameter.
         ctx.set_materialize_grads(False)
         ctx.lookup = (rows, working_set, begin, end, len(layout.lookups))
-        vectors, linear = lookup_group(layout, rows, working_set, begin, end)
+        vectors, linear = _lookup_group(layout, rows, working_set, begin, end)
         return tuple(torch.from_numpy(array) for array in (*vectors, *linear))
 
     @staticmethod
@@ -71,6 +98,23 @@ class PooledLookup(torch.autograd.Function):
         vectors, linear = arrays[:num_features], arrays[num_features:]
         rows.backward(working_set, begin, end, [_flat(a) for a in vectors], [_flat(a) for a in linear])
         return (None,) * 6
+
+
+class PooledOnDevice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, rows: DeviceRows, begin: int, end: int) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        vectors, linear = rows.forward(begin, end)
+        ctx.lookup = (rows, begin, end, len(vectors))
+        return (*vectors, *linear)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        rows, begin, end, num_features = ctx.lookup
+        found = [None if g is None else g.to(torch.float32) for g in gradients]
+        rows.backward(begin, end, found[:num_features], found[num_features:])
+        return (None,) * 4
 
 
 def _flat(array: F32 | None) -> F32 | None:

@@ -117,7 +117,7 @@ class Ready(RowRange):
         gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
         squares = [float(g.double().square().sum()) for g in gradients]
         for group, working_set in zip(self._store.groups, self._working_sets, strict=True):
-            squares.append(group.native.grad_norm_squared(working_set))
+            squares.append(group.grad_norm_squared(working_set))
         norm = math.sqrt(math.fsum(squares))
         scale = clip / norm if norm > clip else 1.0
         if scale != 1.0:

@@ -1,4 +1,7 @@
-"""A group: the rows of the tables that one native call serves, and the steps of a batch through them."""
+"""A group: the rows of the tables that one native call serves, and the steps of a batch through them.
+
+They are trained in RAM, or on a device from keep_on_device() on.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from sfctr import _native
 from sfctr.spec.batch import F32, U64, Bools
 from sfctr.spec.errors import SchemaError
 
+from .device import Rules
+from .device.link import Link
+from .device.rows import DeviceRows, Kind
+from .device_cache import DeviceCache
 from .elements import narrow, widen
 from .groups import GroupPlan, initial_accumulator
 from .membership import U32, EventClock, Waiting
@@ -62,16 +70,84 @@ class Group:
             dtype=plan.dtype,
             staging_bytes=staging_bytes(budget.limit),
         )
+        self._staging_bytes = staging_bytes(budget.limit)
+        self._cache: DeviceCache | None = None
         vector = [table.optimizer for table in plan.tables]
         linear = [table.linear for table in plan.tables if table.linear is not None]
         self._hyper = hyper_parameters(vector)
         self._linear_hyper = hyper_parameters(linear)
         self._written_back_us = 0
 
+    @property
+    def row_bytes(self) -> int:
+        """Of a record."""
+        return 4 * self.native.record_floats
+
+    def keep_on_device(self, device: torch.device, num_lines: int) -> None:
+        """Train rows in so many lines on a device from now on. Raises CapacityError where they do not fit there.
+
+        The plan must be one that may be on a device.
+        """
+        plan = self.plan
+        kind = Kind(
+            dim=plan.dim,
+            linear=plan.linear_rule is not None,
+            rules=Rules(vector=plan.vector_rule, linear=plan.linear_rule, layout=self.native.layout()),
+            is_frozen=tuple(table.frozen for table in plan.tables),
+        )
+        link = Link(device, self.native.record_floats, self._staging_bytes)
+        self._cache = DeviceCache(self.native, kind, link, num_lines)
+
+    @property
+    def num_lines(self) -> tuple[int, int]:
+        """Lines on the device, and how many of them may be in use."""
+        return (0, 0) if self._cache is None else (self._cache.num_lines, self.native.lines_bound())
+
+    def lift(self, working_set: _native.WorkingSet) -> bool:
+        """Have the rows of a fetched batch on the device; False where batches in flight hold the room there."""
+        return self._cache is None or self._cache.lift(working_set)
+
+    def on_device(self, working_set: _native.WorkingSet) -> DeviceRows | None:
+        """The rows of a batch that was lifted, or None: they are in RAM."""
+        return None if self._cache is None else self._cache.rows(working_set)
+
+    def grad_norm_squared(self, working_set: _native.WorkingSet) -> float:
+        """Of all merged gradients of a batch, in double."""
+        rows = self.on_device(working_set)
+        return self.native.grad_norm_squared(working_set) if rows is None else rows.grad_norm_squared()
+
     def update(self, working_set: _native.WorkingSet, step: int, *, lr_factor: float, scale: float) -> None:
         """One optimizer step on the rows that backward reached; `step` counts committed steps from 1."""
+        hyper = with_lr(self._hyper, lr_factor)
         linear = with_lr(self._linear_hyper, lr_factor) if self._linear_hyper.size else None
-        self.native.update(working_set, step, scale, with_lr(self._hyper, lr_factor), linear)
+        if self._cache is None:
+            self.native.update(working_set, step, scale, hyper, linear)
+        else:
+            self._cache.update(working_set, step, scale, hyper, linear)
+
+    def discard(self, working_set: _native.WorkingSet) -> None:
+        """End the use of a batch that was announced or planned, without training it."""
+        if self._cache is not None:
+            self._cache.discard(working_set)
+        self.native.discard(working_set)
+
+    def view(self, working_set: _native.WorkingSet) -> None:
+        """Find the rows of a batch for reading alone, in RAM."""
+        self._lower()
+        self.native.locate(working_set, False)
+
+    def _lower(self) -> None:
+        if self._cache is not None:
+            self._cache.lower()
+
+    def _drop(self) -> None:
+        if self._cache is not None:
+            self._cache.drop()
+
+    def close(self) -> None:
+        """Free what is on the device."""
+        if self._cache is not None:
+            self._cache.close()
 
     def num_rows(self, place: int) -> int:
         """Rows of the table in this place, those of a missing value and of rare keys included."""
@@ -82,6 +158,7 @@ class Group:
         for space in (2 * place, 2 * place + 1):
             start: int | None = 0
             while start is not None:
+                self._lower()
                 keys, records, start = self.native.export_rows(space, start, size)
                 if keys.size > 0:
                     last = self.native.last_trained(space, keys) if self.plan.has_membership else None
@@ -113,6 +190,7 @@ class Group:
         if block.linear is not None:
             parts.insert(1, block.linear[:, None])
         records = np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
+        self._drop()
         for is_null in (False, True):
             chosen = block.nulls == is_null
             if chosen.any():
@@ -132,7 +210,13 @@ class Group:
         for part, optimizer in (("vector_state", table.optimizer), ("linear_state", table.linear)):
             begin, length = self.native.layout()[part]
             records[:, begin : begin + length] = initial_accumulator(optimizer)
+        self._drop()
         self.native.import_rows(2 * place, keys, records)
+
+    def remove(self, place: int, keys: U64) -> int:
+        """Forget keys of the table in this place; returns how many had a row."""
+        self._drop()
+        return self.native.remove_rows(2 * place, keys)
 
     def counters(self) -> Mapping[str, int]:
         """What has moved since the store was made; see the native core's GroupCounters."""

@@ -29,6 +29,11 @@ class GroupPlan:
     def has_membership(self) -> bool:
         return any(table.has_membership for table in self.tables)
 
+    @property
+    def may_be_on_device(self) -> bool:
+        """Whether there are kernels for a device; else rows are trained in RAM."""
+        return self.dtype == "fp32" and not self.has_membership
+
 
 def plan_groups(tables: Sequence[Table]) -> tuple[GroupPlan, ...]:
     """Groups of the tables that are not dense, each group and each table in order of first appearance."""

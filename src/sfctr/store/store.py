@@ -1,4 +1,4 @@
-"""The rows of this process, in RAM and on disk: one native group for each kind of table, and the dense tables beside.
+"""The rows of this process, on a device, in RAM and on disk: a group for each kind of table, and dense tables beside.
 
 A store knows no rank, no batch and no model. Its rows change in one place only, `commit`, which is one optimizer step;
 everything else reads them or moves them. One thread may plan and fetch beside the one that does all else.
@@ -26,6 +26,7 @@ from sfctr.spec.tables import Table, Tiers
 from sfctr.telemetry import current, notice
 
 from .dense import DenseTable
+from .device_cache import split_lines
 from .group import Group, RowBlock, rows_of_block
 from .groups import plan_groups
 from .membership import NO_CLOCK, EventClock, Waiting
@@ -33,14 +34,16 @@ from .memory import default_ram_bytes
 
 
 class Store:
-    """Rows of all tables, in RAM and, where that is not enough, on disk.
+    """Rows of all tables, in RAM and, where that is not enough, on disk; with tiers.device trained on the device.
 
     tables: what to hold. tiers: bounds, and where rows go that RAM has no room for.
-    seed: of initial rows. device: where dense tables' parameters and features() live. threads: of sfctr's own kernels
-    (changes no number; shared by the whole process). directory: of the run, for rows on disk unless tiers.disk names
-    another; None: a temporary one.
+    seed: of initial rows. device: where dense tables' parameters and features() live, and what tiers.device is of (a
+    CPU simulates one: rows are copied to tensors of their own and trained there, as on an accelerator). threads: of
+    sfctr's own kernels (changes no number; shared by the whole process). directory: of the run, for rows on disk unless
+    tiers.disk names another; None: a temporary one.
     on_removed: called with a table's name and the keys (uint64) whose rows have gone since the last call, oldest first:
     by commit() and by remove(), for whoever keeps a copy of the rows. A key that comes back begins anew.
+    Tables in bf16, and those with options of membership, are trained in RAM whatever tiers.device is.
     """
 
     def __init__(
@@ -76,7 +79,12 @@ class Store:
         self._on_removed = on_removed
         for group in self.groups:
             group.native.list_gone(on_removed is not None)
+        self._on_device = self._said_bound = self._said_scratch = False
         _native.set_num_threads(threads)
+
+    @property
+    def has_device_tier(self) -> bool:
+        return self.tiers.device_bytes is not None
 
     def announce(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """The batch will be planned after those announced before it: its rows are spared, once rows leave RAM."""
@@ -90,6 +98,7 @@ class Store:
         Raises CapacityError and DiskError, with every row as it was.
         """
         group = self.groups[number]
+        self._keep_on_device(working_sets)
         with self._named_errors():
             was_spilling = group.native.is_spilling
             planned = group.native.plan(working_sets[number])
@@ -117,11 +126,59 @@ class Store:
         for group, working_set in zip(self.groups, working_sets, strict=True):
             group.native.settle(working_set, time)
 
+    def _keep_on_device(self, working_sets: Sequence[_native.WorkingSet]) -> None:
+        """Divide the device among the groups that may be there, in proportion to what the first batch needs of each."""
+        if self._on_device or self.tiers.device_bytes is None:
+            return
+        self._on_device = True
+        in_ram = [group for group in self.groups if not group.plan.may_be_on_device]
+        if in_ram:
+            notice(
+                f"rows of table '{in_ram[0].plan.tables[0].name}' and its like are trained in RAM: tiers.device is for"
+                " tables in fp32 without options of membership (no number changes)"
+            )
+        taking_part = [
+            (group, working_set)
+            for group, working_set in zip(self.groups, working_sets, strict=True)
+            if group.plan.may_be_on_device
+        ]
+        wanted = [working_set.num_unique for _, working_set in taking_part]
+        lines = split_lines(self.tiers.device_bytes, [group.row_bytes for group, _ in taking_part], wanted)
+        for (group, _), num_lines in zip(taking_part, lines, strict=True):
+            group.keep_on_device(self.device, num_lines)
+
+    def lift(self, working_sets: Sequence[_native.WorkingSet], number: int = 0) -> bool:
+        """Have the fetched rows of group `number` of a batch on the device, until commit() or discard().
+
+        False, with nothing changed, where batches in flight hold the room there: try again when one of them has ended.
+        True, with nothing done, where there is no device tier, or the group's rows are trained in RAM.
+        """
+        group = self.groups[number]
+        lifted = group.lift(working_sets[number])
+        if self._on_device:
+            self._say_what_is_short(group)
+        return lifted
+
+    def _say_what_is_short(self, group: Group) -> None:
+        num_lines, bound = group.num_lines
+        if bound < num_lines and not self._said_bound:
+            self._said_bound = True
+            notice(
+                f"tiers.device has room for {num_lines:,} rows of table '{group.plan.tables[0].name}' and its like, and"
+                f" {bound:,} are kept there: they keep their places in RAM, of which half stay free for others"
+            )
+        if not self._said_scratch and group.counters()["device_scratch"]:
+            self._said_scratch = True
+            notice(
+                f"a batch needs more rows of table '{group.plan.tables[0].name}' and its like than the {bound:,} that"
+                " tiers.device holds: it is trained beside them, one batch at a time (no number changes)"
+            )
+
     def view(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """Find the rows of a batch for reading alone; nothing is added, moved or counted. Raises DiskError."""
         with self._named_errors():
             for group, working_set in zip(self.groups, working_sets, strict=True):
-                group.native.locate(working_set, False)
+                group.view(working_set)
 
     def commit(self, working_sets: Sequence[_native.WorkingSet], *, lr_factor: float = 1.0, scale: float = 1.0) -> None:
         """One optimizer step: `working_sets[g]` holds the gradients of group g, to be multiplied by `scale`."""
@@ -134,7 +191,7 @@ class Store:
     def discard(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """End the use of a batch that was announced or planned, without training it."""
         for group, working_set in zip(self.groups, working_sets, strict=False):
-            group.native.discard(working_set)
+            group.discard(working_set)
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -179,7 +236,7 @@ class Store:
         if table in self.tables and self.tables[table].dense:
             raise SchemaError(f"table '{table}' is dense: all its rows stay; give another table")
         group, place = self.group_of(table)
-        count = group.native.remove_rows(2 * place, np.ascontiguousarray(keys, dtype=np.uint64))
+        count = group.remove(place, np.ascontiguousarray(keys, dtype=np.uint64))
         self._tell_removed()
         return count
 
@@ -290,6 +347,8 @@ class Store:
     def close(self) -> None:
         """Free the rows, and take away what lies on disk. Calling it again does nothing."""
         self._closed = True
+        for group in self.groups:
+            group.close()
         self.groups = ()
         if self._spill is not None:
             shutil.rmtree(self._spill, ignore_errors=True)

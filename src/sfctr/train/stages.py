@@ -1,7 +1,8 @@
 """Where a run's time goes: seconds of its stages, rows that moved, and which stage bound it.
 
   training's thread   wait (for the next batch), features, forward, backward, update; "step" is all of a step but wait
-  ahead of it         read, unique | plan, write_back (evictions that waited for the disk; not in plan), fetch
+  ahead of it         read, unique | plan, write_back (evictions that waited for the disk; not in plan), fetch, lift (to
+                      the device)
 Each `|` separates threads; with window 0 all is one thread, and there is no wait.
 """
 
@@ -12,12 +13,15 @@ from typing import Any
 
 from sfctr.telemetry import Recorder
 
-STAGES = ("read", "unique", "plan", "write_back", "fetch", "wait", "features", "forward", "backward", "update", "step")
+STAGES = (
+    *("read", "unique", "plan", "write_back", "fetch", "lift"),
+    *("wait", "features", "forward", "backward", "update", "step"),
+)
 
 Seconds = Mapping[str, float]
 Counters = Mapping[str, Mapping[str, int]]
 
-_THREADS_AHEAD = (("read", "unique"), ("plan", "write_back", "fetch"))
+_THREADS_AHEAD = (("read", "unique"), ("plan", "write_back", "fetch", "lift"))
 _IS_WAITING = 0.1
 """Share of the time that training waits from which on what it waits for bounds the run."""
 
@@ -27,6 +31,7 @@ _WORDS = {
     "plan": ("planning where rows go", "raise train.threads or tiers.ram"),
     "write_back": ("writing rows back to disk", "raise tiers.ram"),
     "fetch": ("fetch from disk", "raise tiers.ram or train.window"),
+    "lift": ("moving rows to the device", "raise tiers.device or train.window"),
     "rows": ("reading and updating rows", "raise train.threads"),
     "model": ("the dense model", 'raise train.torch_threads, set train.autocast = "bf16", or make it smaller'),
     "other": ("metrics and the loop itself", "raise train.batch_size"),

@@ -14,8 +14,8 @@ A step, for every row range [begin, end) of the batch and then once:
     update(cache, slots, gradients, rules, ...)
 
 On CPU tensors every output, gradient and record has the bits of the native kernels; on other devices they agree but for
-rounding, and are the same from run to run. Nothing here knows of caches or threads, and nothing but
-`grad_norm_squared` waits for the device.
+rounding, and are the same from run to run. No kernel knows of caches or threads, and none but `grad_norm_squared` waits
+for the device. `rows.DeviceRows` is these steps for one batch, and `link.Link` how records get there and back.
 """
 
 from .features import FeatureIds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -329,6 +330,25 @@ def test_a_forgotten_lookahead_leaves_no_thread(one, batch):
         del iterator
         gc.collect()
     assert threading.active_count() == before
+
+
+@pytest.mark.timeout(30, method="thread")  # who waits in native code hears no signal
+def test_evaluation_need_not_wait_for_a_planner_that_waits_for_room(one, batch, tmp_path):
+    # Rows of `a` come from disk for a batch whose rows of `b` find no room before the batch in training has ended.
+    schema = schema_with(sfctr.Categorical("a"), sfctr.Categorical("b"))
+    tables = [sfctr.Table(name, dim=dim, init=ONES, optimizer=sfctr.SGD(lr=0.5)) for name, dim in (("a", 1), ("b", 2))]
+    batches = [
+        batch({"a": one([t % 6] * 8), "b": one(list(range(8 * (t % 3), 8 * (t % 3) + 8)))}, 8) for t in range(24)
+    ]
+    with sfctr.Store(tables, tiers=sfctr.Tiers(ram=800, disk=str(tmp_path))) as store:
+        view = sfctr.ReadView(store, schema)
+        for ready in sfctr.Lookahead(batches, store, schema=schema, window=2):
+            time.sleep(0.01)  # the planner comes as far as it can
+            view.features(batches[0])
+            sum(values.sum() for values in ready.features().values()).backward()
+            ready.step(None)
+        a, b = (group.counters() for group in store.groups)
+        assert a["fetched"] > 0 and b["waits"] > 0
 
 
 def test_a_negative_window_is_refused(one, batch):

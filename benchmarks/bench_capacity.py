@@ -1,8 +1,8 @@
 """Trains tables larger than their RAM, and holds rows, state and memory against the same training with all rows in RAM.
 
-Every step brings new keys and some old ones, drawn evenly, so that rows come back from disk. Two tables: dim 32 with Adam
-(384 bytes a row) and dim 16 with row-wise Adagrad (68 bytes). `tiers.ram` is what the index needs, 24 bytes a key, and a
-twentieth of the rows. Each training is a process of its own. What is compared is the SHA-256 of all keys, vectors and
+Every step brings new keys and some old ones, drawn evenly, so that rows come back from disk. Two tables: dim 32 with
+Adam (384 bytes a row) and dim 16 with row-wise Adagrad (68 bytes). `tiers.ram` is what the index needs, 24 bytes a key,
+and a twentieth of the rows. Each training is a process of its own. What is compared is the SHA-256 of all keys, vectors and
 state in the order of the keys' hashes; memory is the peak of the process's anonymous pages, which leaves out the page
 cache (rows are read and written around it where the file system allows), beside what the process had before the store.
 
@@ -148,8 +148,8 @@ def as_markdown(found: list[dict[str, Any]], facts: dict[str, object]) -> str:
         "",
         *(f"{name}: {value}  " for name, value in facts.items()),
         "",
-        "| table | rows | row bytes in all | tiers.ram | peak above the bare process | bound left | rows read | written |"
-        " train, tiered : all in RAM | same bits |",
+        "| table | rows | row bytes in all | tiers.ram | peak above the bare process | bound left | rows read |"
+        " written | train, tiered : all in RAM | same bits |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in found:
@@ -161,7 +161,11 @@ def as_markdown(found: list[dict[str, Any]], facts: dict[str, object]) -> str:
             f" {one['fetched']:,} | {one['evicted']:,} | {one['train_s']:.0f} s : {all_in['train_s']:.0f} s |"
             f" {'yes' if each['same_bits'] else 'NO'} |"
         )
-    lines += ["", "Bound left: what remains of the bare process + tiers.ram + 64 MB at the peak, reading back included.", ""]
+    lines += [
+        "",
+        "Bound left: what remains of the bare process + tiers.ram + 64 MB at the peak, reading back included.",
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -1,6 +1,8 @@
 #include "io_uring.h"
 
+#if __has_include(<linux/io_uring.h>)
 #include <linux/io_uring.h>
+#endif
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -13,6 +15,9 @@
 #include <exception>
 
 namespace sfctr {
+
+#ifdef IORING_FEAT_RW_CUR_POS  // headers of Linux 5.6 or later
+
 namespace {
 
 constexpr unsigned kCoopTaskrun = 1U << 8;  // IORING_SETUP_COOP_TASKRUN, Linux 5.19: fewer interrupts of this thread
@@ -245,5 +250,16 @@ bool UringReader::pop(std::size_t& slot, std::int64_t& result) {
 bool UringReader::read(std::span<const ReadRequest> requests, const Deliver& deliver) {
   return Run(*this, requests, deliver).read();
 }
+
+#else  // built where io_uring was not known: threads read
+
+UringReader::~UringReader() = default;
+std::unique_ptr<UringReader> UringReader::make(unsigned, std::size_t, IoFaults*, int& error) {
+  error = ENOSYS;
+  return nullptr;
+}
+bool UringReader::read(std::span<const ReadRequest>, const Deliver&) { return false; }
+
+#endif
 
 }  // namespace sfctr

@@ -42,7 +42,7 @@ class Staging {
   // Writes nothing any more.
   ~Staging();
 
-  // All but discard: by the log's caller alone.
+  // What follows is for the log's caller alone.
   // A buffer for the records of a segment from `first` on. Waits for a free one. Throws DiskError as `check` does.
   StagingBuffer& open(std::shared_ptr<LogSegment> segment, std::uint32_t first);
   // Hands an open buffer to the thread; with `last`, the footer follows the records.

@@ -1,5 +1,5 @@
-// The positions of a batch sorted by the key that they train: for each key, where its gradient contributions lie, in the
-// order feature, row, position. A stable counting sort, one task a table.
+// The positions of a batch sorted by the key that they train: for each key, where its gradient contributions lie, in
+// the order feature, row, position. A stable counting sort, one task a table.
 #pragma once
 
 #include <cstdint>

@@ -59,7 +59,7 @@ inline std::unique_ptr<RowGroup> make_group(const GroupSetup& setup, const TempD
   if (setup.has_disk) {
     tiers.disk = small_options(directory, 1, setup.io);
     tiers.disk->directory += "/rows";
-    tiers.disk->segment_bytes = 8 << 10;  // two hundred records
+    tiers.disk->segment_bytes = 8 << 10;   // two hundred records
     tiers.disk->staging_bytes = 24 << 10;  // two buffers of a hundred records
     tiers.disk->max_records = setup.max_records;
     tiers.disk->faults = setup.io_faults;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <functional>
 #include <string>
 
@@ -246,7 +247,8 @@ void forbidden_rings_are_replaced_by_threads(int error) {
   rig.options.directory += "/other";
   rig.options.io = IoKind::kUring;
   const DiskError refused = error_of<DiskError>([&] { RowLog log(rig.options); });
-  CHECK(refused.code() == error && contains(refused.what(), "cannot set up io_uring: "));
+  CHECK(contains(refused.what(), "cannot set up io_uring: "));
+  if (has_uring()) CHECK(refused.code() == error);
 }
 
 void the_second_ring_may_be_forbidden_alone() {
@@ -287,13 +289,29 @@ void rings_taken_away_half_way_are_replaced_by_threads(std::uint64_t after_calls
   CHECK(rig.faults.calls(IoCall::kRingEnter) == calls);
 }
 
-// In a mount namespace of a child: a file system in memory of a megabyte and a half.
+bool write_text(const std::string& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text << std::flush;
+  return out.good();
+}
+
+// A mount namespace of this process's own, as root of a user namespace where it is not root already.
+bool may_mount() {
+  const uid_t user = getuid();
+  const gid_t group = getgid();
+  if (unshare(user == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  if (user != 0) {
+    if (!write_text("/proc/self/uid_map", "0 " + std::to_string(user) + " 1")) return false;
+    if (!write_text("/proc/self/setgroups", "deny")) return false;
+    if (!write_text("/proc/self/gid_map", "0 " + std::to_string(group) + " 1")) return false;
+  }
+  return mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+}
+
+// A file system in memory of a megabyte and a half.
 int fill_a_real_disk() {
   TempDir directory;
-  const int namespaces = getuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS;
-  if (unshare(namespaces) != 0) return kSkip;
-  if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return kSkip;
-  if (mount("none", directory.path().c_str(), "tmpfs", 0, "size=1536k") != 0) return kSkip;
+  if (!may_mount() || mount("none", directory.path().c_str(), "tmpfs", 0, "size=1536k") != 0) return kSkip;
   for (const IoKind io : {IoKind::kAuto, IoKind::kThreads}) {
     Twins twins(small_options(directory, 256, io));
     expect_full_disk(twins, directory.path());

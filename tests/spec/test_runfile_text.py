@@ -336,8 +336,15 @@ RUNS = st.builds(
         min_delta=NUMBERS,
         watch=st.sampled_from(["auc", "gauc"]),
         progressive=st.booleans(),
+        window=st.integers(0, 64),
     ),
-    tiers=st.builds(Tiers, ram=maybe(COUNTS | st.just("2GB"))),
+    tiers=st.builds(
+        Tiers,
+        device=maybe(COUNTS),
+        ram=maybe(COUNTS | st.just("2GB")),
+        disk=maybe(st.booleans() | TEXTS),
+        policy=st.sampled_from(["lru", "lfu"]),
+    ),
 )
 
 

@@ -44,7 +44,6 @@ from sfctr.store import NO_CLOCK, EventClock, RowBlock, Store, Waiting
 FORMAT_VERSION = 2
 READABLE = (1, 2)
 """Version 1 has nothing of membership, and no table in it had such options."""
-_BLOCK = 65536
 
 
 def save_model(
@@ -114,7 +113,7 @@ def _write_rows(path: Path, table: Table, store: Store) -> None:
     of fixed size."""
     writer: pq.ParquetWriter | None = None
     try:
-        for block in store.rows(table.name, _BLOCK):
+        for block in store.rows(table.name):
             columns = pa.table(_columns(block))
             if writer is None:
                 writer = pq.ParquetWriter(
@@ -263,7 +262,8 @@ class SavedModel:
         if not path.exists():  # a table that has no rows yet
             return
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_BLOCK):
+            for number in range(file.num_row_groups):  # iter_batches would keep all that it has read
+                [batch] = file.read_row_group(number).combine_chunks().to_batches()
                 yield RowBlock(
                     keys=batch["key"].to_numpy(),
                     nulls=batch["null"].to_numpy(zero_copy_only=False),

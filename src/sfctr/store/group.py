@@ -250,6 +250,11 @@ class Group:
         }
 
 
+def rows_of_block(row_bytes: int) -> int:
+    """Rows that are moved at a time where all of a table's are: some 8 MB of them."""
+    return max(64, min(65536, (8 << 20) // row_bytes))
+
+
 def staging_bytes(ram_bytes: int) -> int:
     """Buffers of the disk, as a share of the RAM that rows may take: a sixty-fourth, between 64 KiB and 8 MiB."""
     return min(8 << 20, max(64 << 10, ram_bytes >> 6))

@@ -6,7 +6,6 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-
 LEAST = 32 << 20
 """What a store takes where next to nothing is left: better a slow run than none."""
 

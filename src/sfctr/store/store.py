@@ -27,7 +27,7 @@ from sfctr.telemetry import current, notice
 
 from .dense import DenseTable
 from .device_cache import split_lines
-from .group import Group, RowBlock
+from .group import Group, RowBlock, rows_of_block
 from .groups import plan_groups
 from .membership import NO_CLOCK, EventClock, Waiting
 from .memory import default_ram_bytes
@@ -301,14 +301,17 @@ class Store:
         """
         return {table: counts for group in self.groups for table, counts in group.table_counters().items()}
 
-    def rows(self, table: str, block: int = 65536) -> Iterator[RowBlock]:
-        """All rows of a table in blocks of at most `block`, in an order that follows from their keys alone."""
+    def rows(self, table: str, block: int | None = None) -> Iterator[RowBlock]:
+        """All rows of a table in blocks of at most `block`, in an order that follows from their keys alone.
+
+        None: as many as come to some 8 MB.
+        """
         if table in self.tables and self.tables[table].dense:
             yield self._dense_block(table)
             return
         group, place = self.group_of(table)
         with self._named_errors():
-            yield from group.blocks(place, block)
+            yield from group.blocks(place, block or rows_of_block(group.row_bytes))
 
     def _dense_block(self, name: str) -> RowBlock:
         table = self.dense_tables[name]

@@ -87,7 +87,7 @@ class Parts:
     log: Callable[[Line], None]
     progress: ProgressLine
     membership: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-    counters: Callable[[], Mapping[str, Mapping[str, int]]] = field(default=lambda: {})
+    counters: Callable[[], Mapping[str, Mapping[str, int]]] = field(default=dict)
 
 
 class Trainer:

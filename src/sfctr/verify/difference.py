@@ -22,7 +22,8 @@ from .reference_rows import table_keys
 class Difference:
     """A place at which an outcome is not as expected. Prints itself as a sentence.
 
-    step: from 1. field: of the row, or what else differs. table, key: of the row; None where it is no row's.
+    step: from 1; 0 where there was none. field: of the row, or what else differs. table, key: of the row; None where it
+    is no row's.
     """
 
     step: int
@@ -32,7 +33,7 @@ class Difference:
     key: str | None = None
 
     def __str__(self) -> str:
-        return f"step {self.step}: {self.what}"
+        return f"step {self.step}: {self.what}" if self.step else self.what
 
 
 def last_difference(found: Outcome, expected: Outcome, rule: Rule, run: RunFile) -> Difference | None:

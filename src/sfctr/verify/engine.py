@@ -161,7 +161,7 @@ class _Judge:
     def _stepwise(self) -> Finding:
         name = "plain torch, step by step"
         self.begins(name)
-        steps = _EachStep(self.bench)
+        steps = EachStep(self.bench)
         found = self.bench.train(self.form, self.steps, steps.take)
         result = _drifts(steps.largest) if steps.difference is None else "differs"
         return self._finding(name, found, result, steps.difference)
@@ -198,7 +198,7 @@ class _Judge:
         return Finding(variant=variant, steps=0, predictions=0, rows=0, result="not run", difference=refused)
 
 
-class _EachStep:
+class EachStep:
     """Takes what a run came to after each step, and has plain torch take that step from where the one before ended."""
 
     def __init__(self, bench: Workbench) -> None:

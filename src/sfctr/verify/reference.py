@@ -143,26 +143,26 @@ class _Model:
 
     def step(self, batch: Batch, number: int) -> tuple[Floats, dict[str, Floats]]:
         """Step `number` (from 0). Gives the logits [B, K] and what the model was given."""
-        train = self.run.train
-        seed_draws(train.seed, number, self.device)
+        seed_draws(self.run.train.seed, number, self.device)
         for rows in self.tables.values():
             rows.begin_step(exact=self.draw is None)
         weights = self._row_weights(batch)
-        parts = list(self._parts(batch.size))
-        logits, given = [], []
-        for begin, end in parts:
-            features = self.features(_cut(batch, begin, end))
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=train.autocast == "bf16"):
-                output = self.module(features)
-            scores = self._nudged(output.to(self.dtype).reshape(end - begin, len(self.columns)))
-            labels = torch.from_numpy(batch.labels[begin:end, self.columns]).to(self.device, self.dtype)
-            losses = cross_entropy(scores, labels) * weights[begin:end]
-            total = weights.sum(0)
-            (losses.sum(0) / torch.where(total > 0, total, 1.0)).sum().backward()  # type: ignore[no-untyped-call]
-            logits.append(as_array(scores))
-            given.append({name: as_array(tensor) for name, tensor in features.items()})
+        parts = [self._backward(batch, weights, begin, end) for begin, end in self._parts(batch.size)]
         self._apply(number)
+        logits, given = zip(*parts, strict=True)
         return np.concatenate(logits), {name: np.concatenate([part[name] for part in given]) for name in given[0]}
+
+    def _backward(self, batch: Batch, weights: Tensor, begin: int, end: int) -> tuple[Floats, dict[str, Floats]]:
+        """Gradients of rows [begin, end); their logits, and what the model was given. weights: of all rows [B, K]."""
+        features = self.features(_cut(batch, begin, end))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.run.train.autocast == "bf16"):
+            output = self.module(features)
+        scores = self._nudged(output.to(self.dtype).reshape(end - begin, len(self.columns)))
+        labels = torch.from_numpy(batch.labels[begin:end, self.columns]).to(self.device, self.dtype)
+        losses = cross_entropy(scores, labels) * weights[begin:end]
+        total = weights.sum(0)
+        (losses.sum(0) / torch.where(total > 0, total, 1.0)).sum().backward()  # type: ignore[no-untyped-call]
+        return as_array(scores), {name: as_array(tensor) for name, tensor in features.items()}
 
     def _nudged(self, scores: Tensor) -> Tensor:
         """The logits, or each with one unit in the last place, of itself or of 1, added or taken away."""

@@ -14,7 +14,7 @@ from sfctr.spec.tables import Tiers
 from .outcome import Outcome
 
 INDEX_BYTES = 24
-"""What a key takes in RAM beside its row, at most (spec of the store)."""
+"""What a key takes in RAM beside its row, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

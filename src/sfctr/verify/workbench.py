@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sfctr.data import Source
 from sfctr.spec.batch import Batch
-from sfctr.spec.runfile import Data, RunFile
+from sfctr.spec.runfile import Data, RunFile, Train
 from sfctr.spec.tables import Table
 from sfctr.store import RowBlock, Store
 from sfctr.train.assembly import load_pretrained, loop_parts, open_sources, scorer_of, settled
@@ -46,7 +46,7 @@ class Makers:
     store: Callable[[RunFile], Store] = open_store
     parts: Callable[..., Parts] = loop_parts
     reference: Callable[..., Outcome] = train_reference
-    has_tiers: bool = False
+    has_tiers: bool = True
 
 
 class Workbench:
@@ -118,7 +118,7 @@ def _apart(run: RunFile, directory: Path) -> RunFile:
     return msgspec.structs.replace(run, tiers=msgspec.structs.replace(run.tiers, disk=disk))
 
 
-def _first(run: RunFile, source: Source, steps: int) -> Any:
+def _first(run: RunFile, source: Source, steps: int) -> Train:
     """The loop's options for its first steps, at the learning rates that they have in the whole run."""
     train = run.train
     length = decay_steps(train.schedule, steps_of_run(train, source.num_rows))

@@ -26,10 +26,14 @@ sfctr::Pooling pooling_named(const std::string& name) {
 
 const char* name_of(sfctr::Pooling pooling) {
   switch (pooling) {
-    case sfctr::Pooling::kOne: return "one";
-    case sfctr::Pooling::kSum: return "sum";
-    case sfctr::Pooling::kMean: return "mean";
-    default: return "sequence";
+    case sfctr::Pooling::kOne:
+      return "one";
+    case sfctr::Pooling::kSum:
+      return "sum";
+    case sfctr::Pooling::kMean:
+      return "mean";
+    default:
+      return "sequence";
   }
 }
 

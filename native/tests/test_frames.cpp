@@ -21,7 +21,7 @@ using sfctr::Owner;
 using sfctr::Place;
 using sfctr::Policy;
 
-constexpr std::size_t kRecordBytes = 8, kPlain = kRecordBytes + 4, kOwned = kPlain + 16;
+constexpr std::size_t kRecordBytes = 8, kPlain = kRecordBytes + 4, kOwned = kPlain + 12;
 using Victims = std::vector<std::uint32_t>;
 
 std::uint64_t never(const Owner&) { return 0; }

@@ -70,7 +70,7 @@ struct Batch {
 std::vector<float> run(std::size_t dim, Rule rule, Element element) {
   const sfctr::TableInit normal{.seed = 1, .null_seed = 2, .normal = true, .a = 0, .b = 0.1};
   const sfctr::TableInit uniform{.seed = 3, .null_seed = 4, .normal = false, .a = -1, .b = 1};
-  RowGroup group(dim, dim == 0 ? Rule::kNone : rule, rule, true, {normal, uniform}, element);
+  RowGroup group(dim, dim == 0 ? Rule::kNone : rule, rule, true, {normal, uniform}, {}, element);
   Hyper hyper{.lr = 0.05,
               .eps = 1e-6,
               .weight_decay = 0.01,

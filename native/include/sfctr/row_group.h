@@ -73,7 +73,7 @@ struct TableInit {
   float state0 = 0;         // first value of Adagrad's accumulators
   float linear_state0 = 0;  // the same for the first-order weight
   bool frozen = false;      // rows are neither trained nor added
-  MembershipRule membership;
+  MembershipRule membership{};
 };
 
 // Where the parts of a record lie, in words the size of a float.

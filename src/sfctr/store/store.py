@@ -311,7 +311,7 @@ class Store:
             return
         group, place = self.group_of(table)
         with self._named_errors():
-            yield from group.blocks(place, block or rows_of_block(4 * group.native.record_floats))
+            yield from group.blocks(place, block or rows_of_block(group.row_bytes))
 
     def _dense_block(self, name: str) -> RowBlock:
         table = self.dense_tables[name]

@@ -342,7 +342,7 @@ RUNS = st.builds(
         Tiers,
         device=maybe(COUNTS),
         ram=maybe(COUNTS | st.just("2GB")),
-        disk=maybe(st.booleans() | TEXTS),
+        disk=maybe(st.booleans() | st.text(min_size=1, max_size=8)),
         policy=st.sampled_from(["lru", "lfu"]),
     ),
 )

@@ -128,8 +128,7 @@ def test_given_vectors_are_rounded_to_nearest_even() -> None:
         keys = np.array([4, 9], dtype=np.uint64)
         store.set_vectors("item", keys, np.array([[1.00390625] * 5, [1.01171875] * 5], dtype=np.float32))
         [block] = store.rows("item")
-        found = dict(zip(block.keys.tolist(), block.vectors.tolist(), strict=True))
-        assert found == {4: [1.0] * 5, 9: [1.015625] * 5}
+        assert dict(zip(block.keys.tolist(), block.vectors.tolist(), strict=True)) == {4: [1.0] * 5, 9: [1.015625] * 5}
         assert block.linear is not None and block.linear.tolist() == [0.0, 0.0]
 
 

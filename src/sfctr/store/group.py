@@ -53,9 +53,22 @@ RARE_KEY = np.uint64(1)
 
 
 class Group:
-    """The rows of the tables of one plan. `budget` of RAM is shared with the other groups of a store."""
+    """The rows of the tables of one plan. `budget` of RAM is shared with the other groups of a store.
 
-    def __init__(self, plan: GroupPlan, seed: int, budget: _native.Budget, *, disk: str | None, policy: str) -> None:
+    disk: a directory for rows that the budget has no room for; None: they are refused. policy: whose rows leave first.
+    faults: for tests.
+    """
+
+    def __init__(
+        self,
+        plan: GroupPlan,
+        seed: int,
+        budget: _native.Budget,
+        *,
+        disk: str | None,
+        policy: str,
+        faults: _native.RowFaults | None = None,
+    ) -> None:
         self.plan = plan
         self.tables = {table.name: place for place, table in enumerate(plan.tables)}
         self.native = _native.RowGroup(
@@ -69,6 +82,7 @@ class Group:
             policy=policy,
             dtype=plan.dtype,
             staging_bytes=staging_bytes(budget.limit),
+            faults=faults,
         )
         self._staging_bytes = staging_bytes(budget.limit)
         self._cache: DeviceCache | None = None

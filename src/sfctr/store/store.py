@@ -44,6 +44,7 @@ class Store:
     on_removed: called with a table's name and the keys (uint64) whose rows have gone since the last call, oldest first:
     by commit() and by remove(), for whoever keeps a copy of the rows. A key that comes back begins anew.
     Tables in bf16, and those with options of membership, are trained in RAM whatever tiers.device is.
+    faults: for tests: what goes wrong in every group.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Store:
         threads: int = 1,
         directory: str | Path | None = None,
         on_removed: Callable[[str, U64], None] | None = None,
+        faults: _native.RowFaults | None = None,
     ) -> None:
         self.tables: Mapping[str, Table] = {table.name: table for table in tables}
         self.tiers = tiers
@@ -71,6 +73,7 @@ class Store:
                 self._budget,
                 disk=None if self._spill is None else str(self._spill / f"group-{number}"),
                 policy=tiers.policy,
+                faults=faults,
             )
             for number, plan in enumerate(plan_groups(tables))
         )

@@ -73,6 +73,18 @@ def test_every_form_agrees(run, log):
     assert len({(f.steps, f.predictions, f.rows) for f in found.values()}) == 1
 
 
+@pytest.mark.parametrize("options", [{"dtype": "bf16"}, {"capacity": 20}, {"admit_after": 2, "expire_after_steps": 3}])
+def test_tables_that_plain_torch_does_not_know_are_held_against_the_runs_forms_alone(run, log, options):
+    tables = tuple(
+        table if table.dense or table.frozen or table.buckets else msgspec.structs.replace(table, **options)
+        for table in run.tables
+    )
+    found = verified(msgspec.structs.replace(run, tables=tables), log, quick=False)
+    assert holds(found) and "plain torch, step by step" not in found
+    assert "in bf16, or its keys come and go" in found["plain torch"].result
+    assert found["disk under RAM, LRU, window 4"].rows > 0
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "clip and accumulate": {"clip": 0.01, "accumulate": 5},
     "warm-up and cosine": {"schedule": Schedule(warmup_steps=3, decay="cosine")},

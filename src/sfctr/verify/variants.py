@@ -68,11 +68,18 @@ def loop_variants(run: RunFile) -> tuple[Variant, ...]:
     )
 
 
+def _passing_keys(run: RunFile, window: int) -> int:
+    """About how many keys the index holds, while batches are in flight, that have no row in the end."""
+    if not any(table.has_membership for table in run.tables):
+        return 0
+    return run.train.batch_size * len(run.schema.keyed) * (window + 2)
+
+
 def tier_variants(run: RunFile, touched: Footprint) -> tuple[Variant, ...]:
     """Caches for a quarter of the rows that the steps touch, over a lower tier, by each policy."""
     quarter = max(touched.row_bytes // 4, 1)
-    ram = touched.num_rows * INDEX_BYTES + quarter
     window = max(run.train.window, 2)
+    ram = (touched.num_rows + _passing_keys(run, window)) * INDEX_BYTES + quarter
 
     def variant(name: str, tiers: Tiers, window: int, threads: int = 1, *, quick: bool = False) -> Variant:
         def of(run: RunFile) -> RunFile:

@@ -22,29 +22,25 @@ streams whose file is not there are skipped.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from origin import keep, origin
 
 from sfctr.data import open_source
 from sfctr.data.synth import synth_criteo
 from sfctr.spec.schema import Categorical, Schema
 from sfctr.trace import Accesses, Recording, TracedTable
 
-RESULTS = Path(__file__).parent / "results"
 SHARES = (0.01, 0.05, 0.10, 0.25)
 TIMED = 0.10
 SAMPLE_BATCH = 256
@@ -179,13 +175,6 @@ def as_markdown(measured: list[dict[str, Any]], facts: dict[str, object]) -> str
     return "\n".join(lines) + "\n"
 
 
-def commit() -> str:
-    run = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
-    )
-    return run.stdout.strip() or "none"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the synthetic stream")
@@ -196,18 +185,10 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         measured = [measure(stream, args.rounds) for stream in streams(folder, args.rows, args.batch, args.data)]
-    facts: dict[str, object] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "commit": commit(),
-        "rows of the synthetic stream": args.rows,
-        "rounds": args.rounds,
-    }
+    facts = origin(synthetic_rows=args.rows, rounds=args.rounds)
     print(as_markdown(measured, facts))
     if args.save:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "policies.json").write_text(json.dumps({**facts, "streams": measured}, indent=2) + "\n")
-        (RESULTS / "policies.md").write_text(as_markdown(measured, facts))
+        keep("policies", as_markdown(measured, facts), {**facts, "streams": measured})
 
 
 if __name__ == "__main__":

@@ -15,16 +15,11 @@ converted; the first one costs a plain pass and the packing on top.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -33,6 +28,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
+from origin import keep, origin
 
 from sfctr.data import open_source
 from sfctr.spec.runfile import Data
@@ -40,7 +36,6 @@ from sfctr.spec.schema import Categorical, Dense, Schema
 
 NUMBERS = [f"I{i}" for i in range(1, 14)]
 IDS = [f"C{i}" for i in range(1, 27)]
-RESULTS = Path(__file__).parent / "results"
 
 
 def make_table(rows: int) -> pa.Table:
@@ -165,13 +160,6 @@ def as_markdown(results: list[dict[str, float | str]], facts: dict[str, object])
     return "\n".join(lines) + "\n"
 
 
-def commit() -> str:
-    run = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
-    )
-    return run.stdout.strip() or "none"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=500_000)
@@ -182,20 +170,11 @@ def main() -> None:
     pa.set_cpu_count(1)
     with tempfile.TemporaryDirectory() as folder:
         results = measure(folder, args.rows, args.rounds, args.batch)
-    facts: dict[str, object] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "commit": commit(),
-        "rows": args.rows,
-        "batch": args.batch,
-        "rounds": args.rounds,
-        "versions": f"pyarrow {pa.__version__}, pandas {pd.__version__}, numpy {np.__version__}",
-    }
+    versions = f"pyarrow {pa.__version__}, pandas {pd.__version__}, numpy {np.__version__}"
+    facts = origin(rows=args.rows, batch=args.batch, rounds=args.rounds, versions=versions)
     print(as_markdown(results, facts))
     if args.save:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "reader.json").write_text(json.dumps({**facts, "results": results}, indent=2) + "\n")
-        (RESULTS / "reader.md").write_text(as_markdown(results, facts))
+        keep("reader", as_markdown(results, facts), {**facts, "results": results})
 
 
 if __name__ == "__main__":

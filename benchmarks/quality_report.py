@@ -7,16 +7,13 @@ parts alone.
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from origin import origin
 
 HEAD = "| what | valid AUC | test AUC | least - most | log loss | epochs | seconds |\n|---|---|---|---|---|---|---|"
 
@@ -73,16 +70,7 @@ class Part:
 
 def kept(part: Part) -> dict[str, Any]:
     """A part as results/quality.json holds it."""
-    return {**asdict(part), **circumstances()}
-
-
-def circumstances() -> dict[str, str]:
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": f"{_processor()}, {os.cpu_count()} cores, {versions}",
-        "commit": _commit(),
-    }
+    return {**asdict(part), **origin(torch=torch.__version__)}
 
 
 def write(out: Path, parts: Mapping[str, Part]) -> None:
@@ -108,22 +96,3 @@ def _part(entry: Mapping[str, Any]) -> Part:
 
 def _origin(entry: Mapping[str, Any]) -> str:
     return f"{entry['date']}, commit {entry['commit']}, {entry['machine']}; {entry['seconds'] / 60:.1f} minutes."
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _commit() -> str:
-    """The checked-out commit, with a mark where tracked files differ from it."""
-    try:
-        words = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-        done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()

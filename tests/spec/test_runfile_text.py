@@ -223,6 +223,21 @@ def test_a_run_built_in_python_is_checked_like_a_file() -> None:
         checked(msgspec.structs.replace(good, train=Train(watch=None)))  # type: ignore[arg-type]
 
 
+def test_a_preset_stands_first_and_decides_what_the_paper_decides() -> None:
+    device = "tiers.device=2MB"
+    run = decode_run_file(SMALL, "x", ["preset=scalefreectr", device, "train.window=7", "tiers.policy=lfu"])
+    decided = run.with_preset()
+    assert (decided.train.window, decided.tiers.policy, decided.tiers.device) == (1, "lru", "2MB")
+    assert decided.with_preset() == decided
+    assert render_run_file(decided).startswith('preset = "scalefreectr" ')
+    assert decode_run_file(render_run_file(decided), "x") == decided
+    assert decode_run_file(SMALL, "x").with_preset().train.window == Train().window
+    with pytest.raises(ConfigError, match=r'^x: preset = "scalefreectr" caches rows on the device and tiers.device is'):
+        decode_run_file(SMALL, "x", ["preset=scalefreectr"])
+    with pytest.raises(ConfigError, match=r"did you mean 'scalefreectr'\?"):
+        decode_run_file(SMALL, "x", ["preset=scalefree", device])
+
+
 # ---- a strategy over run files ------------------------------------------------------------------------------------
 
 NUMBERS = st.floats(allow_nan=False)

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -174,6 +175,17 @@ def test_the_run_file_that_is_left_trains_the_same_model_again(planted, schema, 
     assert run.schema["item"].dtype == "int64"
     second = train_run(run, tmp_path / "second", quiet=True)
     assert bits_of(first) == bits_of(second)
+
+
+def test_the_preset_of_the_paper_trains_on_the_device_and_changes_no_bit(planted, schema):
+    plain = fit(planted(800), schema, TABLES, model="fm", valid_fraction=0.25, **QUICK)
+    tiers, preset = Tiers(device="1MB"), "scalefreectr"
+    options = {"tiers": tiers, "preset": preset, "trace": "spans.json"}
+    run = fit(planted(800), schema, TABLES, model="fm", valid_fraction=0.25, **options, **QUICK)
+    assert (run.run.preset, run.run.train.window, run.run.tiers.policy) == (preset, 1, "lru")
+    spans = json.loads(Path("spans.json").read_text())
+    assert sum(span["name"] == "lift" for span in spans) == run.facts["step"]
+    assert bits_of(run) == bits_of(plain)
 
 
 def test_metrics_are_kept_line_by_line_with_groups_slices_and_progressive_scores(planted, schema):

@@ -73,6 +73,12 @@ def test_every_form_agrees(run, log):
     assert len({(f.steps, f.predictions, f.rows) for f in found.values()}) == 1
 
 
+def test_a_run_with_a_preset_agrees_in_every_form(run, log):
+    tiers = msgspec.structs.replace(run.tiers, device="64KB")
+    preset = msgspec.structs.replace(run, preset="scalefreectr", tiers=tiers)
+    assert holds(verified(preset, log))
+
+
 @pytest.mark.parametrize("options", [{"dtype": "bf16"}, {"capacity": 20}, {"admit_after": 2, "expire_after_steps": 3}])
 def test_tables_that_plain_torch_does_not_know_are_held_against_the_runs_forms_alone(run, log, options):
     tables = tuple(

@@ -16,6 +16,7 @@ from .schema import Schema, check_fixed
 from .tables import Table, Tiers, parse_bytes
 
 Metric = Literal["auc", "logloss", "ne", "gauc"]
+Preset = Literal["scalefreectr"]
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,6 +142,9 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole run."""
 
+    preset: Preset | None = None
+    """The paper's pipeline, a cache on the device filled one batch ahead (docs/scalefreectr.md): decides train.window
+    and tiers.policy, and needs tiers.device."""
     data: Data
     """Which files, how they are read, and which rows train and which validate."""
     schema: Schema
@@ -153,3 +157,20 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The loop."""
     tiers: Tiers = Tiers()
     """Where rows may sit and how much they may take."""
+
+    def __post_init__(self) -> None:
+        if self.preset is not None and self.tiers.device is None:
+            raise ConfigError(
+                f'preset = "{self.preset}" caches rows on the device and tiers.device is not set; give its size, such as'
+                ' tiers.device = "2GB" (on a CPU a device is simulated)'
+            )
+
+    def with_preset(self) -> RunFile:
+        """The run with what its preset decides."""
+        if self.preset is None:
+            return self
+        return msgspec.structs.replace(
+            self,
+            train=msgspec.structs.replace(self.train, window=1),
+            tiers=msgspec.structs.replace(self.tiers, policy="lru"),
+        )

@@ -32,12 +32,13 @@ def render_run_file(run: RunFile, comments: Comments = types.MappingProxyType({}
     The path "" is the head of the file, a section's path ("train", "schema.features") stands above the section. Raises
     ConfigError where a value is none that TOML can hold.
     """
-    lines = _above("", comments)
+    plain = [line for line in _assignments(run, "") if not isinstance(getattr(run, line[0]), msgspec.Struct)]
+    lines = [*_above("", comments), *_explained(plain, comments)]
     for field in msgspec.structs.fields(run):
         value, doc = getattr(run, field.name), words_of(RunFile)[field.name]
         if isinstance(value, msgspec.Struct):
             lines += _section(value, field.name, comments)
-        else:
+        elif structs_of(entry_kind(field.type)):
             lines += _blocks(value, entry_kind(field.type), field.name, doc, comments)
     return "\n".join(lines).strip("\n") + "\n"
 

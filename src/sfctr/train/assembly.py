@@ -36,8 +36,11 @@ from .trainer import Parts
 
 
 def settled(run: RunFile, model: nn.Module | None = None) -> RunFile:
-    """The run with every table, device and thread count decided. Raises ConfigError where its options do not fit."""
-    run = checked(run)
+    """The run with every table, device and thread count decided, and what its preset decides.
+
+    Raises ConfigError where its options do not fit.
+    """
+    run = checked(run).with_preset()
     check_run(run)
     chosen = run.model.name if model is None else model
     tables = default_tables(chosen, run.schema, run.tables)

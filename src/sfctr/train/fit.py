@@ -18,7 +18,7 @@ from torch import nn
 from sfctr.checkpoint import save_model
 from sfctr.data import Source
 from sfctr.spec.errors import ConfigError, SfctrError, writing
-from sfctr.spec.runfile import Model, RunFile
+from sfctr.spec.runfile import Model, Preset, RunFile
 from sfctr.spec.runfile_text import render_run_file
 from sfctr.spec.schema import Schema
 from sfctr.spec.tables import Table, Tiers
@@ -45,6 +45,7 @@ def fit(
     valid: Any = None,
     run_dir: str | Path | None = None,
     tiers: Tiers = Tiers(),  # noqa: B008  frozen
+    preset: Preset | None = None,
     quiet: bool = False,
     trace: str | Path | None = None,
     **options: Any,
@@ -57,6 +58,7 @@ def fit(
     model: a built-in name, "package.module:Class", or a module; model_args are its constructor's.
     run_dir: where the run is kept, without a run in it yet; by default a new one, runs/fit, runs/fit-2 and so on. After
         an interrupt `Run.load(run_dir, "last")` has what was learnt; to call fit again starts anew.
+    tiers: where rows may sit, and how much they may take. preset: "scalefreectr", the paper's pipeline; see RunFile.
     trace: a file to write the run's spans to, as chrome://tracing and https://ui.perfetto.dev read them.
     options: any field of the run file's [data] and [train] by its name, such as epochs=2, batch_size=8192, seed=1;
         `threads` sets both the reader's and the kernels'.
@@ -71,6 +73,7 @@ def fit(
         model=Model(name=name_of(model), args=dict(model_args or {})),
         train=training,
         tiers=tiers,
+        preset=preset,
     )
     return train_run(
         run,

@@ -61,7 +61,7 @@ class Workbench:
         self._sources: dict[Data, Source] = {}
         try:
             self._directory = Path(self._stack.enter_context(TemporaryDirectory(prefix="sfctr-verify-")))
-            self.run = settled(run)
+            self.run = msgspec.structs.replace(settled(run), preset=None)  # its forms differ from what it decided
             self.run = msgspec.structs.replace(self.run, schema=self._source(self.run).schema)
         except BaseException:
             self._stack.close()

@@ -18,22 +18,20 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from origin import keep, origin
 
-RESULTS = Path(__file__).parent / "results"
 NEW, OLD = 20_000, 4_000
 """Keys of a step: those that no step had before, and those that one had."""
 TABLES = {"dim 32, Adam": (32, "adam", 384), "dim 16, row-wise Adagrad": (16, "rowwise", 68)}
@@ -105,7 +103,7 @@ def train(what: str, num_keys: int, ram: int | None, directory: str, window: int
         for step in sfctr.Lookahead(batches(num_keys), store, schema=schema, window=window):
             (0.5 * step.features()["item"].square().sum()).backward()
             step.step(None)
-        trained = time.perf_counter()
+        trained, train_peak = time.perf_counter(), peak.bytes
         digest, rows = hashlib.sha256(), 0
         for block in store.rows("item", 8192):
             rows += block.keys.size
@@ -121,6 +119,7 @@ def train(what: str, num_keys: int, ram: int | None, directory: str, window: int
         "train_s": trained - began,
         "read_back_s": time.perf_counter() - trained,
         "before_bytes": peak.before,
+        "train_peak_bytes": train_peak,
         "peak_bytes": peak.bytes,
         "store_bytes": held,
         **{name: counts[name] for name in ("fetched", "evicted", "scratch", "disk_bytes")},
@@ -169,11 +168,6 @@ def as_markdown(found: list[dict[str, Any]], facts: dict[str, object]) -> str:
     return "\n".join(lines)
 
 
-def commit() -> str:
-    command = ["git", "-C", str(RESULTS), "describe", "--always", "--dirty"]
-    return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=20_000_000)
@@ -186,17 +180,11 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(dir=options.dir) as directory:
         found = [measure(what, options.keys, directory) for what in TABLES]
-    facts = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-        "commit": commit(),
-        "command": f"python benchmarks/bench_capacity.py --keys {options.keys}",
-    }
+    facts = origin(command=f"python benchmarks/bench_capacity.py --keys {options.keys}")
     text = as_markdown(found, facts)
     print(text)
     if options.save:
-        (RESULTS / "capacity.md").write_text(text)
-        (RESULTS / "capacity.json").write_text(json.dumps({"facts": facts, "measured": found}, indent=1) + "\n")
+        keep("capacity", text, {"facts": facts, "measured": found})
     return 0 if all(each["same_bits"] and each["spare_bytes"] >= 0 for each in found) else 1
 
 

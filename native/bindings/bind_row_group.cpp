@@ -100,6 +100,7 @@ nb::dict counters(RowGroup& group) {
   nb::dict counts = row_counters(rows);
   counts["scratch"] = rows.scratch;
   counts["waits"] = rows.waits;
+  counts["shrinks"] = rows.shrinks;
   counts["device_hits"] = rows.device_hits;
   counts["lifted"] = rows.lifted;
   counts["lowered"] = rows.lowered;
@@ -376,6 +377,8 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "was made.")
       .def_prop_ro("num_in_flight", &RowGroup::num_in_flight, "Batches planned and not yet ended.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
+      .def_prop_ro("is_shrinking", &RowGroup::is_shrinking,
+                   "Whether the last plan() was put off only until frames could go for more keys.")
       .def("find", &find, "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(),
            nb::sig("def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> "
                    "NDArray[numpy.uint8]"),

@@ -57,6 +57,7 @@ bool RowGroup::plan(WorkingSet& ws) {
 }
 
 bool RowGroup::plan_locked(WorkingSet& ws) {
+  is_shrinking_ = false;
   drain();
   if (refused_) std::rethrow_exception(std::exchange(refused_, nullptr));
   if (scratch_in_flight_ || (is_full_ && !start_evicting())) {
@@ -64,6 +65,11 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
     return false;
   }
   compact();  // before places are looked up: it moves rows
+  is_shrinking_ = !shrink_to_budget() && num_in_flight_ > 0;
+  if (is_shrinking_) {
+    ++counters_.shrinks;
+    return false;
+  }
   start(ws, true);
   find_places(ws);
   const Missing missing = count_missing(ws);
@@ -78,7 +84,6 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
     budget_->give_keys(missing.fresh);
   };
   try {
-    shrink_to_budget();
     frames = free_frames(missing.total());
     if (frames.size() < missing.total() && !disk_) {
       throw RamFull(budget_->used() + (missing.total() - frames.size()) * frames_.frame_bytes());
@@ -227,20 +232,24 @@ bool RowGroup::start_evicting() {
   return true;
 }
 
-// Keys take what they need, so that frames may have to go: each group gives its share of what is too much, and a little
-// more, so that this is rare.
+// Keys take what they need, so that frames may have to go: each group gives its share of what is too much, and of what
+// is spared for keys to come.
 std::size_t RowGroup::num_excess_frames() const {
   if (!evicts_ || !budget_->is_over() || frames_.end() == 0) return 0;
-  const double over = static_cast<double>(budget_->used() - budget_->limit());
+  budget_->spare_for_keys();
+  const double over = static_cast<double>(budget_->used() + budget_->spare() - budget_->limit());
   const double share = over / static_cast<double>(std::max<std::uint64_t>(1, budget_->frame_bytes()));
-  return static_cast<std::size_t>(share * frames_.end()) + frames_.end() / 64 + 1;
+  return std::min<std::size_t>(frames_.end(), static_cast<std::size_t>(share * frames_.end()) + 1);
 }
 
-void RowGroup::shrink_to_budget() {
+// False where pinned frames at the end of RAM are in the way.
+bool RowGroup::shrink_to_budget() {
   const std::size_t num_frames = num_excess_frames();
-  if (num_frames == 0) return;
+  if (num_frames == 0) return true;
+  const std::size_t end = frames_.end();
   evict(frames_.tail(num_frames));
   frames_.shrink(num_frames);
+  return end - frames_.end() == num_frames;
 }
 
 void RowGroup::evict(std::span<const std::uint32_t> victims) {

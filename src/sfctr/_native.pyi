@@ -432,6 +432,12 @@ class RowGroup:
     def is_spilling(self) -> bool:
         """Whether rows have begun to leave RAM."""
 
+    @property
+    def is_shrinking(self) -> bool:
+        """
+        Whether the last plan() was put off only until frames could go for more keys.
+        """
+
     def find(self, native_table: int, keys: NDArray[numpy.uint64], records: NDArray[numpy.float32]) -> NDArray[numpy.uint8]:
         """
         Copy the record of every key that has a row into records [n, record_floats]; returns uint8 [n], 1 where it has.

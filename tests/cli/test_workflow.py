@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sfctr.store import Store
+from sfctr.train.run import open_saved
 from sfctr.train.trainer import Trainer
 
 ROWS = 600
@@ -119,6 +121,43 @@ def test_scoring_needs_no_label_and_several_files_follow_each_other(sfctr, run):
     done = sfctr("predict", "run", "--data", "a.parquet", "--data", "b.parquet", "--out", "parts.scores")
     assert (done.code, done.out) == (0, "parts.scores\n")
     assert pq.read_table("parts.scores").equals(pq.read_table("whole.scores"))
+
+
+def test_scores_replace_none_of_the_files_that_are_read(sfctr, run):
+    before = Path("clicks.parquet").read_bytes()
+    done = sfctr("predict", "run", "--data", "clicks.parquet", "--out", "./clicks.parquet")
+    assert (done.code, done.err) == (
+        2,
+        "sfctr: error: clicks.parquet is read, and scores would replace it; give another file to write\n",
+    )
+    assert Path("clicks.parquet").read_bytes() == before
+    done = sfctr("predict", "run", "--data", "clicks.parquet", "--out", "s3://bucket/scores.parquet")
+    assert done.code == 2 and "is a URL, and scores go to a local file" in done.err
+    assert not Path("s3:").exists()
+
+
+def test_a_run_that_is_used_keeps_its_tiers_and_its_directory(sfctr, run, monkeypatch):
+    made = []
+
+    class Recorded(Store):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append((options["tiers"], options["directory"]))
+
+    monkeypatch.setattr("sfctr.train.run.Store", Recorded)
+    for command in (
+        ("inspect", "run"),
+        ("export", "run", "--rows", "--out", "rows"),
+        ("predict", "run", "--data", "clicks.parquet", "--out", "p.parquet"),
+    ):
+        assert sfctr(*command).code == 0
+    assert made == [(open_saved(run).run.tiers, Path("run"))] * 3
+
+
+def test_a_line_that_was_cut_off_is_no_line(sfctr, run):
+    with Path("run/metrics.jsonl").open("a") as file:
+        file.write('{"kind": "tra')
+    assert sfctr("inspect", "run").code == 0
 
 
 def test_inspect_shows_tables_rows_and_sizes(sfctr, run):

@@ -164,3 +164,28 @@ def test_a_column_that_is_missing_is_named_and_so_is_a_batch_that_is_no_dict():
 def test_what_is_work_of_a_reader_is_refused(feature, what):
     with pytest.raises(SchemaError, match=f"feature 'x' has {what}, which batches of dicts do not go through"):
         batch_of({"y": [0]}, sfctr.Schema(label="y", features=[feature]))
+
+
+ALIGNED = sfctr.Schema(
+    label="y",
+    features=[
+        sfctr.Sequence("h", table="item", max_length=3),
+        sfctr.Sequence("c", table="kind", max_length=3, aligned_with="h"),
+    ],
+)
+
+
+def test_a_null_in_either_of_two_aligned_sequences_drops_the_position_in_both():
+    batch = batch_of({"y": [1, 0], "h": [[1, None, 3], [4, 5, 6, 7]], "c": [[None, 7, 8], [1, 2, None, 3]]}, ALIGNED)
+    found = {name: (batch.keys[name].keys.tolist(), batch.keys[name].offsets.tolist()) for name in ("h", "c")}
+    assert found == {"h": ([3, 4, 5, 7], [0, 1, 4]), "c": ([8, 1, 2, 3], [0, 1, 4])}
+
+
+def test_aligned_sequences_of_other_lengths_are_refused_though_the_cut_would_make_them_equal():
+    with pytest.raises(DataError, match="has lists of other lengths than those of"):
+        batch_of({"y": [1], "h": [[1, 2, 3, 4, 5]], "c": [[1, 2, 3, 4]]}, ALIGNED)
+
+
+def test_a_single_label_is_refused():
+    with pytest.raises(DataError, match="batch 1, column 'y': is a single value"):
+        batch_of({"y": 1.0, "h": [[1]], "c": [[1]]}, ALIGNED)

@@ -84,6 +84,28 @@ def test_a_window_that_does_not_fit_shrinks_and_says_so_once(tmp_path, batch, on
         assert store.counters()["waits"] > 0 and store.counters()["scratch"] == 0
 
 
+@pytest.mark.parametrize("window", [0, 3])
+def test_frames_make_room_for_the_keys_of_a_growing_table(tmp_path, batch, one, window: int, caplog) -> None:
+    """Key 0 is in every second batch, so that some batch in flight pins its frame, near the end when frames must go."""
+    keys, size, ram = 6000, 20, 24 * 6000 + 24 * 300
+    batches = []
+    for first in range(0, keys, size):
+        has_old = first >= keys // 4 and first % (2 * size) == 0
+        fresh = list(range(first, first + size))
+        batches.append(batch({"item": one([*fresh, 0] if has_old else fresh)}, size + has_old))
+    table = sfctr.Table("item", dim=1, init=sfctr.Uniform(1.0, 1.0), optimizer=sfctr.SGD(lr=0.5))
+    with sfctr.Store([table], tiers=sfctr.Tiers(ram=ram), directory=tmp_path) as store:
+        most = 0
+        for ready in sfctr.Lookahead(batches, store, schema=schema(), window=window):
+            step(ready)
+            most = max(most, store._budget.used)
+        planned = (window + 2) * size
+        assert most <= ram + 24 * planned
+        assert rows_of(store) == expected(batches)
+        assert (store.counters()["shrinks"] > 0) == (window > 0)
+    assert not [r for r in caplog.records if "do not fit" in r.getMessage()]
+
+
 def test_a_batch_larger_than_ram_goes_through_the_scratch(tmp_path, batch, one) -> None:
     batches = [batch({"item": one(list(range(KEYS)))}, KEYS), *stream(batch, one)]
     with store_with(tmp_path, rows=3) as store:

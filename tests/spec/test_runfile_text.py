@@ -238,6 +238,22 @@ def test_a_preset_stands_first_and_decides_what_the_paper_decides() -> None:
         decode_run_file(SMALL, "x", ["preset=scalefree", device])
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.seed=99999999999999999999999", r"train.seed is .* and must be a number of 64 bits"),
+        ("train.threads=100000", "train.threads is 100000 and must be at most 1024"),
+        ("train.torch_threads=100000", "train.torch_threads is 100000 and must be at most 1024"),
+        ("train.min_delta=nan", "min_delta is nan and must be >= 0"),
+        ('train.loss_labels=["click", "click"]', "train.loss_labels names a label twice"),
+        ("train.schedule.final=1.5", "final is 1.5 and must be at most 1"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused(override: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        decode_run_file(SMALL, "x", [override])
+
+
 # ---- a strategy over run files ------------------------------------------------------------------------------------
 
 NUMBERS = st.floats(allow_nan=False)
@@ -311,7 +327,7 @@ TABLES = st.lists(
         Table,
         NAMES,
         dim=st.integers(1, 4096),
-        init=st.builds(Normal, std=POSITIVE, mean=NUMBERS) | st.just(Uniform(-1.0, 2.0)),
+        init=st.builds(Normal, std=POSITIVE, mean=st.floats(-1e300, 1e300)) | st.just(Uniform(-1.0, 2.0)),
         optimizer=OPTIMIZERS,
         linear=maybe(OPTIMIZERS),
         buckets=maybe(COUNTS),
@@ -348,7 +364,7 @@ RUNS = st.builds(
         schedule=st.builds(Schedule, warmup_steps=COUNTS, decay=st.sampled_from(["none", "cosine"]), final=SHARES),
         plateau=maybe(st.builds(Plateau, factor=SHARES)),
         clip=maybe(POSITIVE),
-        min_delta=NUMBERS,
+        min_delta=st.floats(0, 1e300),
         watch=st.sampled_from(["auc", "gauc"]),
         progressive=st.booleans(),
         window=st.integers(0, 64),

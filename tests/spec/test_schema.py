@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfctr.spec.errors import SchemaError
-from sfctr.spec.schema import Bag, Categorical, Schema, Sequence
+from sfctr.spec.schema import Bag, Bucket, Categorical, Schema, Sequence
 
 ITEM = Categorical("item")
 
@@ -39,3 +39,14 @@ def test_features_of_one_table_keep_the_strings_of_its_keys_all_or_none(other):
             " both, or give them tables of their own"
         )
     Schema(label="click", features=[keeps, Categorical("c", table="u"), Bag("d", table="t", keep_strings=True)])
+
+
+@pytest.mark.parametrize("boundaries", [[1.0, float("nan"), 2.0], [float("nan")], [float("inf")], [2.0, 1.0], []])
+def test_boundaries_rise(boundaries):
+    with pytest.raises(SchemaError, match="boundaries must be a rising list"):
+        Bucket("price", boundaries=boundaries)
+
+
+def test_a_label_is_named_once():
+    with pytest.raises(SchemaError, match="name a column twice"):
+        Schema(label=("click", "click"), features=[Categorical("item")])

@@ -3,7 +3,8 @@
 import pytest
 
 from sfctr.spec.errors import ConfigError
-from sfctr.spec.tables import Table, parse_duration
+from sfctr.spec.optim import SGD
+from sfctr.spec.tables import Normal, Table, Uniform, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,18 @@ def test_a_table_says_whether_its_keys_come_and_go():
     for options in ({"capacity": 1}, {"admit_after": 2}, {"expire_after_steps": 1}, {"expire_after": "1d"}):
         assert Table("a", **options).has_membership
     assert Table("a", buckets=5, expire_after="1d").expire_after_ns == 86400 * 10**9
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Table("a", dense=True, num_rows=2, l2=-5.0),
+        lambda: Table("a", dense=True, num_rows=2, linear=SGD(), linear_l2=float("nan")),
+        lambda: Normal(mean=float("nan")),
+        lambda: Uniform(low=-float("inf"), high=0.0),
+        lambda: Uniform(low=0.0, high=float("nan")),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(make):
+    with pytest.raises(ConfigError, match="must"):
+        make()

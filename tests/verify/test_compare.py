@@ -162,6 +162,13 @@ def test_the_culprit_is_a_key_that_no_right_row_looks_up():
     assert culprit(keys, np.array([False, True, False])) == (False, 3)
 
 
+def test_an_empty_bag_that_reads_something_is_named_by_its_row():
+    found = changed("inputs", "tags", (1, 0), 9)
+    assert culprit(BATCH.keys["tags"], np.array([False, True, False])) is None
+    sentence = "step 2: feature 'tags' read vector 9.0, not 0.0 in row 1 of the batch, which looks up no key"
+    assert str(last_difference(found, outcome(), SameBits(), RUN)) == sentence
+
+
 def test_a_row_that_one_side_lacks_is_named():
     less = outcome().rows["tags"]
     less = TableRows(keys=less.keys[:1], nulls=less.nulls[:1], fields={"vector": less.fields["vector"][:1]})
@@ -194,6 +201,15 @@ def test_the_least_drift_is_one_unit_in_the_last_place_of_the_largest():
     bias = outcome().dense["model.bias"][0]
     assert first_step_at_odds(changed("dense", "model.bias", (0,), bias + 0.5 * DRIFTS * unit), outcome(), rule) is None
     assert first_step_at_odds(changed("dense", "model.bias", (0,), bias + 0.6 * DRIFTS * unit), outcome(), rule) == 2
+
+
+def test_an_infinite_number_makes_no_others_near():
+    expected = changed("rows", "item", (0, 0), np.inf, "vector")
+    found = replace(expected, rows=changed("rows", "item", (0, 0), np.inf, "vector").rows)
+    rule = WithinDrift(expected, [expected])
+    assert first_step_at_odds(found, expected, rule) is None
+    found.rows["item"].fields["vector"][1, 1] = 1e9
+    assert first_step_at_odds(found, expected, rule) == 2
 
 
 def test_numbers_that_are_not_there_are_not_near():

@@ -44,10 +44,10 @@ class Budget {
   std::uint64_t index_bytes() const { return index_.load(); }
   bool is_over() const { return used() > limit_; }
 
-  // Takes bytes for a frame if they are there.
+  // Takes bytes for a frame if they are there, and beyond what is spared for keys.
   bool try_take_frame(std::uint64_t bytes) {
     if (!bounded()) return true;
-    if (used() + bytes > limit_) return false;
+    if (used() + spare_ + bytes > limit_) return false;
     frames_ += bytes;
     return true;
   }
@@ -57,6 +57,10 @@ class Budget {
   void give_frame(std::uint64_t bytes) {
     if (bounded()) frames_ -= bytes;
   }
+  // Frames have had to go for keys. From now on they leave a sixty-fourth of the limit to keys, so that it is long until
+  // they have to go again.
+  void spare_for_keys() { spare_ = limit_ / 64; }
+  std::uint64_t spare() const { return spare_; }
   // Keys go in whatever frames take: frames are given back for them (RowGroup::plan).
   void take_keys(std::uint64_t num_keys) { index_ += num_keys * kIndexBytes; }
   void give_keys(std::uint64_t num_keys) { index_ -= num_keys * kIndexBytes; }
@@ -68,7 +72,7 @@ class Budget {
 
  private:
   const std::uint64_t limit_;
-  std::atomic<std::uint64_t> frames_{0}, index_{0};
+  std::atomic<std::uint64_t> frames_{0}, index_{0}, spare_{0};
 };
 
 }  // namespace sfctr

@@ -35,6 +35,7 @@
 // same. mutex_ guards index, frames and log; records in frames belong to whoever the pins say.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -113,6 +114,7 @@ struct RowCounters {
 struct GroupCounters : RowCounters {
   std::uint64_t scratch = 0;         // that found no frame
   std::uint64_t waits = 0;           // plans put off because batches in flight held the frames
+  std::uint64_t shrinks = 0;         // plans put off because they held frames that had to go for more keys
   std::uint64_t device_hits = 0;     // of unique keys, on the device already
   std::uint64_t lifted = 0;          // from RAM to the device, into lines
   std::uint64_t lowered = 0;         // from lines to RAM
@@ -140,6 +142,8 @@ class RowGroup {
   std::size_t num_tables() const { return inits_.size(); }
   // Whether rows have begun to leave RAM.
   bool is_spilling();
+  // Whether the last plan() was put off only until frames could go for more keys.
+  bool is_shrinking() const { return is_shrinking_; }
 
   // The batch will be planned after those announced and planned before it: eviction spares its rows where it can. It
   // must then be planned, or forgotten by discard(), in its turn. Does nothing until rows begin to leave RAM.
@@ -350,7 +354,7 @@ class RowGroup {
   bool start_evicting();
   std::vector<std::uint32_t> free_frames(std::size_t num_frames);
   std::size_t num_excess_frames() const;
-  void shrink_to_budget();
+  bool shrink_to_budget();
   void evict(std::span<const std::uint32_t> victims);
   void append(std::span<const RecordId> ids, std::span<const std::byte* const> records, Location* locations);
   void place_missing(WorkingSet& ws, std::vector<std::uint32_t>& frames, std::size_t num_keys);
@@ -447,6 +451,7 @@ class RowGroup {
   bool is_full_ = false;              // it is, and evicting begins when no batch is in flight
   std::size_t num_in_flight_ = 0;     // batches planned and not yet drained
   bool scratch_in_flight_ = false;
+  std::atomic<bool> is_shrinking_{false};
   std::size_t num_on_device_ = 0;  // batches with lines, and not yet drained
   bool spilled_on_device_ = false;
   std::exception_ptr refused_;                 // what the disk said to a row that had to stay in RAM beyond the budget

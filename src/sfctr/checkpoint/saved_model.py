@@ -79,9 +79,9 @@ def save_model(
 def _write(
     directory: Path, run: RunFile, store: Store, model: nn.Module, strings: Mapping[str, Mapping[int, str]]
 ) -> None:
-    (directory / "run.toml").write_text(render_run_file(run))
+    (directory / "run.toml").write_text(render_run_file(run), encoding="utf-8")
     state = {f"model.{name}": value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    state |= {f"table.{n}": v.detach().cpu().contiguous() for n, v in store.dense_tables.state_dict().items()}
+    state |= {f"table.{n}": v.detach().cpu().contiguous() for n, v in store.dense_state().items()}
     save_file(_without_aliases(state), directory / "dense.safetensors")
     (directory / "rows").mkdir()
     for number, table in enumerate(_stored(store)):
@@ -219,7 +219,7 @@ class SavedModel:
             if table.has_membership:
                 store.restore_membership(table.name, self.membership.get(table.name, {}), self._waiting(number))
         tables = {k[len("table.") :]: v for k, v in self._dense().items() if k.startswith("table.")}
-        store.dense_tables.load_state_dict(tables)
+        store.load_dense_state(tables)
 
     def load_model(self, model: nn.Module) -> None:
         """Load the dense part. Raises CheckpointError where the module's parameters differ from what was saved."""
@@ -289,6 +289,8 @@ def open_model(directory: Path) -> SavedModel:
             raise CheckpointError(f"{directory}: there is no saved model; give the directory of a run that was trained")
         directory = old
     manifest = _read(directory / "manifest.json", json.loads)
+    if not isinstance(manifest, dict):
+        raise CheckpointError(f"{directory / 'manifest.json'}: the saved model is damaged (no JSON object)")
     if manifest.get("format") != "sfctr.model" or manifest.get("version") not in READABLE:
         raise CheckpointError(
             f"{directory}: format {manifest.get('format')!r} version {manifest.get('version')!r} was found and"
@@ -308,7 +310,7 @@ def open_model(directory: Path) -> SavedModel:
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
-        return parse(path.read_text())
+        return parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: the saved model is damaged ({error})") from error
 

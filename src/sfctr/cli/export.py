@@ -23,13 +23,12 @@ def export(
     The rows of every table, with the keys as the data had them.
     """
     from sfctr.export import export_rows
-    from sfctr.store import Store
-    from sfctr.train.run import open_saved
+    from sfctr.train.run import open_saved, open_store
 
     if not rows:
         raise ConfigError("nothing was asked for; add --rows to write each table's rows")
     saved = open_saved(run, which)
-    with Store(saved.run.tables) as store:
+    with open_store(saved.run, run) as store:
         saved.load_rows(store)
         for path in export_rows(store, saved.run.schema, out, strings=saved.strings()):
             print(path)

@@ -23,12 +23,11 @@ def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") 
     Its model, tables, rows and sizes, which keys have come and gone, what moved between RAM and disk and what bound the
     whole run, and the metrics of the last evaluation before the model was saved.
     """
-    from sfctr.store import Store
     from sfctr.train.log import read_log
-    from sfctr.train.run import METRICS_FILE, open_saved
+    from sfctr.train.run import METRICS_FILE, open_saved, open_store
 
     saved = open_saved(run, which)
-    with Store(saved.run.tables) as store:
+    with open_store(saved.run, run) as store:
         saved.load_rows(store)
         print(table_text([("model", saved.run.model.name), ("from", str(saved.directory)), *_progress(saved.facts)]))
         print()

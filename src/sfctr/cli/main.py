@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
         return 141
     except (SfctrError, OSError, _UsageError) as error:
-        if "--debug" in arguments:
+        if "--debug" in arguments and not isinstance(error, _UsageError):
             traceback.print_exc()
         print(f"sfctr: error: {_one_line(error)}", file=sys.stderr)
         return 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,8 @@ import typer
 
 from sfctr.spec.errors import ConfigError
 from sfctr.spec.runfile import RunFile
-from sfctr.spec.tables import parse_bytes
+from sfctr.spec.tables import Table, parse_bytes
+from sfctr.telemetry import notice
 
 from .run_file import RUN_FILE, SET, read_run_file
 from .text import parse_count
@@ -77,7 +78,18 @@ def _report(run: RunFile, options: Tracing, spool_dir: Path) -> tuple[TraceRepor
         held_out.close()
     with source:
         report = trace_batches(source, source.schema, traced, options)
+    _say_unbounded(tables)
     return report, tuple(table.name for table in tables if table.dense)
+
+
+def _say_unbounded(tables: Sequence[Table]) -> None:
+    """A trace counts every key that the data have."""
+    bounded = [table.name for table in tables if table.has_membership]
+    if bounded:
+        notice(
+            f"keys of {', '.join(bounded)} come and go (capacity, admit_after, expire_after); the trace keeps them all,"
+            " so its advice is an upper bound for these"
+        )
 
 
 def _traced(store: Store) -> tuple[TracedTable, ...]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from sfctr.spec.errors import ConfigError, DataError, SchemaError
 from sfctr.spec.runfile import Data
 from sfctr.spec.schema import Schema, check_fixed
+from sfctr.spec.struct_tree import rebuilt
 from sfctr.telemetry import notice
 
 from .chunk import Chunk, Scan
@@ -46,7 +47,7 @@ def open_source(
     serving: features with serve_as take that value instead of their column.
     Raises DataError, SchemaError or ConfigError, naming the place.
     """
-    options = options or Data()
+    options, schema = rebuilt(options or Data(), "data"), rebuilt(schema, "schema")
     scoring = serving or labels == "none"
     reading = _reading(options, schema, batch_size, seed, spool_dir)
     if shuffle is not None or scoring:

@@ -33,13 +33,16 @@ def row_numbers(keys: Keys, lookup: Lookup, num_rows: int) -> tuple[I64, Bools]:
     return rows, outside
 
 
-def refuse_outside(keys: Keys, outside: Bools, lookup: Lookup, num_rows: int) -> None:
-    """Raise DataError where training looks up a key that a dense table does not have."""
+def refuse_outside(keys: Keys, outside: Bools, lookup: Lookup, num_rows: int, positions: I64) -> None:
+    """Raise DataError where training looks up a key that a dense table does not have; positions [B], of the rows."""
     if outside.any():
         place = int(np.argmax(outside))
         key = int(keys.keys[place : place + 1].view(np.int64)[0])
+        row = place if keys.offsets is None else int(np.searchsorted(keys.offsets, place, side="right")) - 1
         raise DataError(
             f"key {key} is outside the dense table '{lookup.table}' of {num_rows} rows",
+            file="the input, all files together",
+            row=int(positions[row]) + 1,
             column=lookup.name,
             remedy="raise num_rows, or give the table buckets",
         )
@@ -99,12 +102,17 @@ def sequence_mask(offsets: I64, max_length: int) -> Bools:
     return mask
 
 
-def dense_features(table: DenseTable, keys: Keys, lookup: Lookup, *, training: bool) -> tuple[dict[str, Tensor], int]:
-    """The feature's entries of features(), and how many of its look-ups found no row."""
+def dense_features(
+    table: DenseTable, keys: Keys, lookup: Lookup, positions: I64, *, training: bool
+) -> tuple[dict[str, Tensor], int]:
+    """The feature's entries of features(), and how many of its look-ups found no row.
+
+    positions: of the B rows in their source, for errors.
+    """
     num_rows = table.table.rows_of_dense
     rows, outside = row_numbers(keys, lookup, num_rows)
     if training:
-        refuse_outside(keys, outside, lookup, num_rows)
+        refuse_outside(keys, outside, lookup, num_rows, positions)
     entries: dict[str, Tensor] = {}
     if table.weight is not None:
         entries[lookup.name] = pooled(table.weight, keys, rows, outside, lookup)

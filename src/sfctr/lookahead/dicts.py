@@ -47,14 +47,17 @@ class DictBatches:
                 close()
 
 
-def batch_of(columns: object, schema: Schema, number: int = 1, first_row: int = 0) -> Batch:
+def batch_of(
+    columns: object, schema: Schema, number: int = 1, first_row: int = 0, *, with_labels: bool = True
+) -> Batch:
     """The batch of one dict. number: of the batch, for messages. first_row: position of its first row in the stream.
 
+    Without labels the batch has none (K = 0), and no weights.
     Raises DataError where a column does not hold what its feature needs, SchemaError for a feature that needs a reader.
     """
     for feature in schema.features:
         _refuse_reading(feature)
-    return _Converter(columns, schema, number).batch(first_row)
+    return _Converter(columns, schema, number, with_labels=with_labels).batch(first_row)
 
 
 def _refuse_reading(feature: Feature) -> None:
@@ -77,21 +80,31 @@ def _refuse_reading(feature: Feature) -> None:
 class _Converter:
     """One dict on its way to a Batch."""
 
-    def __init__(self, columns: object, schema: Schema, number: int) -> None:
-        self._schema, self._number = schema, number
+    def __init__(self, columns: object, schema: Schema, number: int, *, with_labels: bool) -> None:
+        self._schema, self._number, self._with_labels = schema, number, with_labels
         if not isinstance(columns, Mapping):
             self._refuse(None, f"is a {type(columns).__name__}", "give dicts of columns, or spec Batch")
         self._columns = columns
-        self._size = len(_array(self._column(schema.labels[0])))
+        self._size = self._count()
+
+    def _count(self) -> int:
+        """Rows, by the first label, else by the first feature."""
+        name = self._schema.labels[0] if self._with_labels else self._schema.features[0].columns[0]
+        value = self._column(name)
+        if not self._with_labels and isinstance(value, tuple) and len(value) == 2:
+            ids, second = _array(value[0]), _array(value[1])
+            return len(second) - (ids.ndim == 1 and second.size > 0 and second[-1] == ids.size)
+        if not isinstance(value, list) and _array(value).ndim == 0:
+            self._refuse(name, "is a single value, and a list or array [B] is needed")
+        return len(value)
 
     def batch(self, first_row: int) -> Batch:
         labels, mask = self._labels()
-        weight = None if self._schema.weight is None else self._weight(self._schema.weight)
+        weight = None if self._schema.weight is None or not self._with_labels else self._weight(self._schema.weight)
         keys: dict[str, Keys] = {}
         for feature in self._schema.keyed:
             assert isinstance(feature, Categorical | Bag | Sequence)
             keys[feature.name] = self._one(feature) if isinstance(feature, Categorical) else self._many(feature)
-        self._check_alignment(keys)
         return Batch(
             size=self._size,
             dense={feature.name: self._dense(feature) for feature in self._schema.dense},
@@ -122,6 +135,8 @@ class _Converter:
         return values.reshape(self._size, width)
 
     def _labels(self) -> tuple[F32, Bools]:
+        if not self._with_labels:
+            return np.zeros((self._size, 0), np.float32), np.zeros((self._size, 0), np.bool_)
         values = np.concatenate([self._numbers(name) for name in self._schema.labels], axis=1)
         known = ~np.isnan(values)
         for name, column, is_known in zip(self._schema.labels, values.T, known.T, strict=True):
@@ -173,9 +188,7 @@ class _Converter:
     def _many(self, feature: Bag | Sequence) -> Keys:
         name = feature.columns[0]
         values, offsets = self._ragged(name)
-        kept = (
-            np.array([value is not None for value in values]) if values.dtype == object else np.ones(values.size, bool)
-        )
+        kept = self._kept(feature, values, offsets)
         weights = None
         if isinstance(feature, Bag) and feature.weights is not None:
             weights = self._bag_weights(feature.weights, offsets)[kept]
@@ -190,6 +203,21 @@ class _Converter:
             offsets=offsets,
             weights=None if weights is None else np.ascontiguousarray(weights[chosen]),
         )
+
+    def _kept(self, feature: Bag | Sequence, values: Array, offsets: I64) -> Bools:
+        """[N]: the ids that are there, in this list and in all that share its positions."""
+        kept = _is_there(values)
+        if not isinstance(feature, Sequence):
+            return kept
+        leader = feature.aligned_with or feature.name
+        for other in self._schema.keyed:
+            if not isinstance(other, Sequence) or other is feature or leader not in (other.aligned_with, other.name):
+                continue
+            others, own = self._ragged(other.columns[0])
+            if not np.array_equal(own, offsets):
+                self._refuse(other.columns[0], f"has lists of other lengths than those of '{feature.name}'")
+            kept = kept & _is_there(others)
+        return kept
 
     def _bag_weights(self, name: str, offsets: I64) -> F32:
         values, own = self._ragged(name)
@@ -224,20 +252,16 @@ class _Converter:
             self._refuse(name, f"has offsets that do not rise from 0 to {values.size}, the number of ids")
         return values, offsets
 
-    def _check_alignment(self, keys: Mapping[str, Keys]) -> None:
-        for feature in self._schema.keyed:
-            if isinstance(feature, Sequence) and feature.aligned_with is not None:
-                own, other = keys[feature.name].offsets, keys[feature.aligned_with].offsets
-                assert own is not None and other is not None
-                if not np.array_equal(own, other):
-                    self._refuse(feature.columns[0], f"has lists of other lengths than '{feature.aligned_with}'")
-
 
 def _array(value: Any) -> Array:
     """A column's values; lists of ids with None in them as objects."""
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     return np.asarray(value)
+
+
+def _is_there(values: Array) -> Bools:
+    return np.array([value is not None for value in values]) if values.dtype == object else np.ones(values.size, bool)
 
 
 def _offsets(lengths: Any) -> I64:

@@ -24,6 +24,8 @@ from sfctr.store import Store
 
 from .placing import place
 
+_ID_TYPES = (torch.int64, torch.int32)
+
 
 class OpenRows(Protocol):
     """The batch in training, as modules see it."""
@@ -69,8 +71,10 @@ class TableRows:
     def look_up(self, ids: Tensor, *, training: bool) -> tuple[Tensor, Tensor, int | None]:
         """(weight [U, D], places shaped as ids, place of the padding): weight[places] are the rows of ids.
 
-        Raises IndexError for an id outside the table, ModelError where a gradient would be lost.
+        Raises IndexError for an id outside the table, ModelError where ids are no integers or a gradient would be lost.
         """
+        if ids.dtype not in _ID_TYPES:
+            raise ModelError(f"'{self.name}' was given ids of {ids.dtype} and needs integers, as nn.Embedding does")
         flat = ids.detach().reshape(-1).cpu().numpy().astype(np.int64)
         outside = (flat < 0) | (flat >= self.num_embeddings)
         if outside.any():

@@ -15,7 +15,6 @@ from sfctr import _native
 from sfctr.spec.batch import Batch, Keys
 from sfctr.spec.schema import Sequence as SequenceFeature
 from sfctr.store import Group, Store
-from sfctr.store.dense import DenseTable
 
 from .dense_lookup import dense_features, sequence_mask
 from .layout import GroupLayout, Layout
@@ -82,8 +81,7 @@ class FeatureReader:
         part = slice_batch(batch, begin, end)
         for lookup in self.layout.dense_tables:
             table = self.store.dense_tables[lookup.table]
-            assert isinstance(table, DenseTable)
-            entries, missed = dense_features(table, part.keys[lookup.name], lookup, training=training)
+            entries, missed = dense_features(table, part.keys[lookup.name], lookup, part.rows, training=training)
             found |= entries
             if outside is not None:
                 outside[lookup.name] = outside.get(lookup.name, 0) + missed

@@ -15,6 +15,7 @@ from sfctr.spec.batch import Batch
 from sfctr.spec.errors import ConfigError, SchemaError
 from sfctr.spec.inputs import inputs_of
 from sfctr.spec.schema import Bag, KeyedFeature, Schema, Sequence
+from sfctr.spec.struct_tree import rebuilt
 from sfctr.store import Group, Store
 
 
@@ -79,6 +80,7 @@ class Layout:
 
 def layout_of(schema: Schema, store: Store) -> Layout:
     """The layout of a schema over a store. Raises ConfigError where the tables do not fit the schema's features."""
+    schema = rebuilt(schema, "schema")
     inputs_of(schema, tuple(store.tables.values()))
     lookups = [_lookup(feature, store) for feature in schema.keyed]
     groups = tuple(group_layout(store, group, lookups) for group in store.groups)

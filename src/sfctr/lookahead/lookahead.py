@@ -60,8 +60,9 @@ class Lookahead(Generic[R]):
     schema: of the batches, where they do not carry one. ids: column -> the embedded module, or modules, that read it;
     or a function of the batch that gives {module: ids}.
     window: batches prepared ahead, 0 for none.
-    Asking for the next Ready while one is neither stepped nor discarded raises RuntimeError. Where no more rows can be
-    held it raises CapacityError, and DiskError where the disk refuses, in place of the batch that would need them.
+    Asking for the next Ready while one is neither stepped nor discarded raises RuntimeError, and so does iterating
+    where another Lookahead over the store is at work. Where no more rows can be held it raises CapacityError, and
+    DiskError where the disk refuses, in place of the batch that would need them.
     """
 
     @overload
@@ -98,6 +99,11 @@ class Lookahead(Generic[R]):
             self._reader = IdReader(batches, store, ids)
 
     def __iter__(self) -> Iterator[R]:
+        self._store.require_pretrained()
+        with self._store.looking_ahead():
+            yield from self._ready()
+
+    def _ready(self) -> Iterator[R]:
         pipeline = Pipeline(iter(self._reader), self._reader.working_sets, self._store, self._window)
         ready: Ready | ReadyRows | None = None
         try:

@@ -134,7 +134,8 @@ class Pipeline:
                     self._known.append(prepared)
                     self._changed.notify_all()
         except BaseException as error:
-            self._error = error
+            with self._changed:
+                self._error = self._error or error
         finally:
             with self._changed:
                 self._read_all = True
@@ -196,10 +197,11 @@ class Pipeline:
                 with span(name, step=self._num_placed):
                     if place(working_sets, number):
                         break
-                notice(
-                    f"the rows of {self._window + 1} batches do not fit into {tier}: fewer are prepared ahead where"
-                    " they do not (train.window; no number changes)"
-                )
+                if not self._store.is_shrinking(number):
+                    notice(
+                        f"the rows of {self._window + 1} batches do not fit into {tier}: fewer are prepared ahead where"
+                        " they do not (train.window; no number changes)"
+                    )
                 with self._changed:
                     self._changed.wait_for(lambda seen=seen: self._stop or self._num_ended != seen)  # type: ignore[misc]
                     if self._stop:

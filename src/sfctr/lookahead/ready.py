@@ -17,9 +17,9 @@ from torch import Tensor
 
 from sfctr import _native
 from sfctr.spec.batch import Batch
+from sfctr.spec.errors import ConfigError, ModelError
 from sfctr.spec.schema import Schema
 from sfctr.store import Store
-from sfctr.store.dense import DenseTable
 from sfctr.telemetry import span
 
 from .features import FeatureReader, as_tensor, slice_batch
@@ -83,6 +83,8 @@ class Ready(RowRange):
 
     def micro_batches(self, count: int) -> Iterator[RowRange]:
         """The batch in at most `count` row ranges of nearly equal size, none empty; their gradients add up."""
+        if count < 1:
+            raise ConfigError(f"count is {count} and must be at least 1")
         cuts = [round(i * self.size / count) for i in range(count + 1)]
         for begin, end in pairwise(cuts):
             if begin < end:
@@ -96,19 +98,25 @@ class Ready(RowRange):
         clip: bound on the norm of all gradients; they are scaled by clip / norm where it is exceeded.
         lr_factor: multiplies the learning rate of every table (the dense optimizer's is the caller's).
         Returns the norm before clipping, or None without `clip`. Dense gradients are set to None afterwards.
+        Raises ModelError where the norm is asked for and not finite, and ConfigError where the optimizer lacks
+        parameters of a dense table; the batch then stays open, and no weight has changed.
         """
         self._must_be_open()
+        if clip is not None and not clip > 0:
+            raise ConfigError(f"clip is {clip!r} and must be above 0")
+        self._must_train_dense_tables(optimizer)
         with span("update", step=self.number + 1), torch.no_grad():
             for table in self._store.dense_tables.values():
-                assert isinstance(table, DenseTable)
                 table.add_l2_gradient()
             norm, scale = self._clip(optimizer, clip)
             if optimizer is not None:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             self.is_open = False
-            self._store.commit(self._working_sets, lr_factor=lr_factor, scale=scale)
-        self._on_end()
+            try:
+                self._store.commit(self._working_sets, lr_factor=lr_factor, scale=scale)
+            finally:
+                self._on_end()
         return norm
 
     def _clip(self, optimizer: torch.optim.Optimizer | None, clip: float | None) -> tuple[float | None, float]:
@@ -119,16 +127,37 @@ class Ready(RowRange):
         for group, working_set in zip(self._store.groups, self._working_sets, strict=True):
             squares.append(group.grad_norm_squared(working_set))
         norm = math.sqrt(math.fsum(squares))
+        if not math.isfinite(norm):
+            raise ModelError(
+                f"the norm of the gradients is {norm} at step {self.number + 1}, and nothing of that step was applied;"
+                " lower the learning rates, or standardize big numbers"
+            )
         scale = clip / norm if norm > clip else 1.0
         if scale != 1.0:
             for gradient in gradients:
                 gradient.mul_(scale)
         return norm, scale
 
-    def discard(self) -> None:
-        """Forget the batch and its gradients; no row and no count changes."""
+    def _must_train_dense_tables(self, optimizer: torch.optim.Optimizer | None) -> None:
+        trained = {id(parameter) for parameter in _parameters(optimizer)}
+        for name, table in self._store.dense_tables.items():
+            if any(id(p) not in trained and p.grad is not None and p.requires_grad for p in table.parameters()):
+                raise ConfigError(
+                    f"dense table '{name}' has gradients, and the optimizer of this step has not its parameters; make"
+                    " it of [*model.parameters(), *store.dense_parameters()]"
+                )
+
+    def discard(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Forget the batch and its gradients; no row and no count changes.
+
+        optimizer: of the dense part, whose gradients are forgotten too; without it those of the model are the caller's.
+        """
         self._must_be_open()
         self.is_open = False
+        if optimizer is not None:
+            optimizer.zero_grad(set_to_none=True)
+        for parameter in self._store.dense_parameters():
+            parameter.grad = None
         self._store.discard(self._working_sets)
         self._on_end()
 

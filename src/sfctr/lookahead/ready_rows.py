@@ -57,9 +57,9 @@ class ReadyRows:
             self._require_all_read(table, columns)
         return self._ready.step(optimizer, clip=clip, lr_factor=lr_factor)
 
-    def discard(self) -> None:
-        """Forget the batch and its gradients; no row and no count changes."""
-        self._ready.discard()
+    def discard(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """As Ready.discard()."""
+        self._ready.discard(optimizer)
 
     def __enter__(self) -> Self:
         return self

@@ -1,9 +1,12 @@
 """ReadView: features() for evaluation and scoring. It reads rows and changes nothing: no row, no count, no order.
 
-A key that has no row reads as zero and is counted as unseen.
+A key that has no row reads as zero, or as its table's rare row, and is counted as unseen.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +15,7 @@ from sfctr.spec.batch import Batch
 from sfctr.spec.schema import Schema
 from sfctr.store import Store
 
+from .dicts import batch_of
 from .features import FeatureReader
 from .layout import layout_of
 
@@ -26,9 +30,14 @@ class ReadView:
         self._missed: dict[str, int] = {}
 
     @torch.no_grad()
-    def features(self, batch: Batch) -> dict[str, Tensor]:
-        """Name -> tensor on the store's device, as Ready.features() gives them, without gradients."""
+    def features(self, batch: Batch | Mapping[str, Any]) -> dict[str, Tensor]:
+        """Name -> tensor on the store's device, as Ready.features() gives them, without gradients.
+
+        batch: as Lookahead takes them; a dict needs no labels. Raises DataError where a column does not fit.
+        """
         layout = self._reader.layout
+        if not isinstance(batch, Batch):
+            batch = batch_of(batch, layout.schema, with_labels=False)
         working_sets = layout.working_sets(batch)
         self._store.view(working_sets)
         for group, group_layout, working_set in zip(self._store.groups, layout.groups, working_sets, strict=True):

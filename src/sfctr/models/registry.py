@@ -76,7 +76,7 @@ def build_model(
     cls = model_class(name)
     args = _checked_args(name, cls, num_labels, args or {})
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed % 2**64)
         try:
             return cls(inputs, **args)
         except SfctrError as error:

@@ -133,7 +133,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The factor that multiplies every learning rate, dense and sparse, at each step.
 
     Rises linearly from 0 over `warmup_steps` (step s of them has factor (s + 1) / warmup_steps), then follows `decay`
-    until `decay_steps` steps after the warm-up, and stays at `final` from there on.
+    until `decay_steps` steps after the warm-up, and stays where it then is.
     """
 
     warmup_steps: int = 0
@@ -143,11 +143,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     decay_steps: int = 0
     """Length of the decay in steps; 0 means to the end of the run where that is known."""
     final: float = 0.0
-    """Factor at the end of a linear or cosine decay."""
+    """Factor at the end of a linear or cosine decay, and the least of inverse_sqrt; 0 to 1."""
 
     def __post_init__(self) -> None:
         for name in ("warmup_steps", "decay_steps", "final"):
             _check(self, name, 0)
+        if self.final > 1:
+            raise ConfigError(f"Schedule.final is {self.final!r} and must be at most 1")
 
 
 class Plateau(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from .schema import Schema, check_fixed
 from .tables import Table, Tiers, parse_bytes
 
 Metric = Literal["auc", "logloss", "ne", "gauc"]
+MOST_THREADS = 1024
 Preset = Literal["scalefreectr"]
 
 
@@ -130,6 +131,14 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for name in ("epochs", "batch_size", "accumulate", "threads"):
             check_fixed(getattr(self, name), 1, f"train.{name}")
         check_fixed(self.window, 0, "train.window")
+        _check(self, "min_delta", 0.0)
+        for name in ("threads", "torch_threads"):
+            if (getattr(self, name) or 1) > MOST_THREADS:
+                raise ConfigError(f"train.{name} is {getattr(self, name)} and must be at most {MOST_THREADS}")
+        if not -(2**63) <= self.seed < 2**64:
+            raise ConfigError(f"train.seed is {self.seed} and must be a number of 64 bits")
+        if len(set(self.loss_labels)) < len(self.loss_labels):
+            raise ConfigError(f"train.loss_labels names a label twice: {', '.join(self.loss_labels)}")
         for name in ("max_steps", "evaluate_every", "stop_after", "torch_threads"):
             if getattr(self, name) is not None:
                 check_fixed(getattr(self, name), 1, f"train.{name}")
@@ -161,8 +170,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if self.preset is not None and self.tiers.device is None:
             raise ConfigError(
-                f'preset = "{self.preset}" caches rows on the device and tiers.device is not set; give its size, such as'
-                ' tiers.device = "2GB" (on a CPU a device is simulated)'
+                f'preset = "{self.preset}" caches rows on the device and tiers.device is not set; give its size, such'
+                ' as tiers.device = "2GB" (on a CPU a device is simulated)'
             )
 
     def with_preset(self) -> RunFile:

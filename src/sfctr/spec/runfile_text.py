@@ -25,6 +25,7 @@ from .struct_tree import (
     entry_kind,
     entry_name,
     join_path,
+    rebuilt,
     shown,
     structs_of,
     to_plain,
@@ -55,8 +56,7 @@ def decode_run_file(text: str, where: str, overrides: Sequence[str] = ()) -> Run
 
 def checked(run: RunFile) -> RunFile:
     """`run` as a run file would give it back. Raises ConfigError where a value in it is of a wrong type."""
-    built: RunFile = build(to_plain(run, ""), RunFile, "")
-    return built
+    return rebuilt(run, "")
 
 
 def _syntax_error(message: str, where: str) -> str:

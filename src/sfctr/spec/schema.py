@@ -14,6 +14,7 @@ a missing or empty list is empty, and an empty string is a missing value.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -143,7 +144,8 @@ class Bucket(_Keyed, frozen=True, kw_only=True, tag="bucket"):
     """A fixed value used instead of the column when scoring."""
 
     def _check(self) -> None:
-        if not self.boundaries or any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
+        ends = (float("-inf"), *self.boundaries, float("inf"))
+        if len(ends) == 2 or not all(a < b for a, b in pairwise(ends)):
             raise SchemaError(f"feature '{self.name}': boundaries must be a rising list of at least one number")
 
     @property
@@ -286,6 +288,8 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _lists_to_tuples(self)
         if not self.labels or not all(self.labels):
             raise SchemaError("a schema needs at least one label column")
+        if len(set(self.labels)) < len(self.labels):
+            raise SchemaError(f"the labels {', '.join(self.labels)} name a column twice; name each once")
         if not self.features:
             raise SchemaError("a schema needs at least one feature")
         self._check_names()

@@ -11,12 +11,14 @@ import datetime
 import numbers
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from .errors import ConfigError, SfctrError, nearest
 from .toml_text import toml_value
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 def to_plain(value: Any, path: str) -> Any:
@@ -42,6 +44,12 @@ def to_plain(value: Any, path: str) -> Any:
     raise ConfigError(
         f"{path} is {value!r}, which a run file cannot hold; give text, a number, true or false, or lists"
     )
+
+
+def rebuilt(struct: Struct, path: str) -> Struct:
+    """`struct` as its file would give it back. Raises ConfigError, naming the field, for a value of a wrong type."""
+    built: Struct = build(to_plain(struct, path), type(struct), path)
+    return built
 
 
 def join_path(path: str, step: str) -> str:

@@ -20,6 +20,7 @@ class Normal(msgspec.Struct, frozen=True, tag="normal", tag_field="kind", forbid
 
     def __post_init__(self) -> None:
         _check(self, "std", 0.0)
+        _check(self, "mean", -float("inf"), open_low=True)
 
 
 class Uniform(msgspec.Struct, frozen=True, tag="uniform", tag_field="kind", forbid_unknown_fields=True):
@@ -31,8 +32,8 @@ class Uniform(msgspec.Struct, frozen=True, tag="uniform", tag_field="kind", forb
     """Bound above every value."""
 
     def __post_init__(self) -> None:
-        if not self.low <= self.high:
-            raise ConfigError(f"Uniform.low is {self.low!r} and must not exceed high, {self.high!r}")
+        if not -float("inf") < self.low <= self.high < float("inf"):
+            raise ConfigError(f"Uniform.low is {self.low!r} and must be finite and not exceed high, {self.high!r}")
 
 
 Init = Normal | Uniform
@@ -92,6 +93,8 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.dtype == "bf16" and (self.dense or self.dim == 0):
             what = "its vectors are a parameter of the dense part" if self.dense else "it has no vectors (dim is 0)"
             raise ConfigError(f'{where}: dtype is "bf16" and {what}; leave dtype out')
+        _check(self, "l2", 0.0)
+        _check(self, "linear_l2", 0.0)
         for name in ("buckets", "num_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:

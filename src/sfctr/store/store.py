@@ -17,11 +17,12 @@ from uuid import uuid4
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sfctr import _native
-from sfctr.spec.batch import F32, U64
-from sfctr.spec.errors import CapacityError, DiskError, SchemaError, nearest
+from sfctr.spec.batch import F32, I64, U64
+from sfctr.spec.errors import CapacityError, ConfigError, DiskError, SchemaError, nearest
+from sfctr.spec.struct_tree import rebuilt
 from sfctr.spec.tables import Table, Tiers
 from sfctr.telemetry import current, notice
 
@@ -59,8 +60,9 @@ class Store:
         on_removed: Callable[[str, U64], None] | None = None,
         faults: _native.RowFaults | None = None,
     ) -> None:
+        tables = [rebuilt(table, f"tables.{table.name}") for table in tables]
         self.tables: Mapping[str, Table] = {table.name: table for table in tables}
-        self.tiers = tiers
+        self.tiers = rebuilt(tiers, "tiers")
         self.device = torch.device(device)
         self.seed = seed
         self.steps = 0
@@ -77,8 +79,10 @@ class Store:
             )
             for number, plan in enumerate(plan_groups(tables))
         )
-        self.dense_tables = nn.ModuleDict({t.name: DenseTable(t, seed, self.device) for t in tables if t.dense})
+        self.dense_tables = {t.name: DenseTable(t, seed, self.device) for t in tables if t.dense}
         self._closed = False
+        self._looks_ahead = False
+        self._unread = {t.name: t.pretrained for t in tables if t.pretrained is not None}
         self._on_removed = on_removed
         for group in self.groups:
             group.native.list_gone(on_removed is not None)
@@ -88,6 +92,28 @@ class Store:
     @property
     def has_device_tier(self) -> bool:
         return self.tiers.device_bytes is not None
+
+    @contextmanager
+    def looking_ahead(self) -> Iterator[None]:
+        """Batches are prepared inside. Raises RuntimeError where that is so already: each could wait for the other."""
+        if self._looks_ahead:
+            raise RuntimeError(
+                "another Lookahead over this store is at work; close its iterator, or take both loaders' batches in"
+                " turn in one iterable"
+            )
+        self._looks_ahead = True
+        try:
+            yield
+        finally:
+            self._looks_ahead = False
+
+    def require_pretrained(self) -> None:
+        """Raise ConfigError for a table that begins from a file and was given no rows."""
+        for table, path in self._unread.items():
+            raise ConfigError(
+                f"table '{table}' begins from {path}, which sfctr.fit and sfctr train read; in a loop of your own give"
+                f" its rows first, by store.set_vectors('{table}', keys, vectors)"
+            )
 
     def announce(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """The batch will be planned after those announced before it: its rows are spared, once rows leave RAM."""
@@ -113,6 +139,10 @@ class Store:
                 f" are kept in {self._spill}"
             )
         return planned
+
+    def is_shrinking(self, number: int) -> bool:
+        """Whether group `number` put its last plan off only until rows could leave RAM for a growing index."""
+        return self.groups[number].native.is_shrinking
 
     def fetch(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """Read what the plan needs from disk. Raises DiskError; the batch can then only be discarded."""
@@ -179,6 +209,8 @@ class Store:
 
     def view(self, working_sets: Sequence[_native.WorkingSet]) -> None:
         """Find the rows of a batch for reading alone; nothing is added, moved or counted. Raises DiskError."""
+        if self._closed:
+            raise RuntimeError("the store is closed")
         with self._named_errors():
             for group, working_set in zip(self.groups, working_sets, strict=True):
                 group.view(working_set)
@@ -214,10 +246,31 @@ class Store:
 
     def dense_parameters(self) -> list[nn.Parameter]:
         """Parameters of the dense tables, for the dense part's optimizer."""
-        return list(self.dense_tables.parameters())
+        return [parameter for table in self.dense_tables.values() for parameter in table.parameters()]
+
+    def dense_state(self) -> dict[str, Tensor]:
+        """What dense tables hold: "TABLE.weight" [R + 1, D] and "TABLE.linear" [R + 1, 1] -> float32, not a copy."""
+        return {
+            f"{name}.{part}": value
+            for name, table in self.dense_tables.items()
+            for part, value in table.state_dict().items()
+        }
+
+    @torch.no_grad()
+    def load_dense_state(self, state: Mapping[str, Tensor]) -> None:
+        """Set what dense tables hold. Raises SchemaError where names or shapes differ."""
+        own = self.dense_state()
+        if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in state.items()}:
+            raise SchemaError(f"dense tables are {sorted(own)} here and {sorted(state)} there, or their shapes differ")
+        for name, value in own.items():
+            value.copy_(state[name])
 
     def group_of(self, table: str) -> tuple[Group, int]:
         """The group that holds a table that is not dense, and the table's place in it."""
+        if self._closed:
+            raise RuntimeError("the store is closed")
+        if table in self.dense_tables:
+            raise SchemaError(f"table '{table}' is dense: its rows are parameters, always there; give another table")
         for group in self.groups:
             if table in group.tables:
                 return group, group.tables[table]
@@ -230,16 +283,14 @@ class Store:
         group, place = self.group_of(table)
         return group.num_rows(place)
 
-    def remove(self, table: str, keys: U64) -> int:
-        """Forget keys (uint64 [n]) of a table: their rows, and counts that wait. Returns how many had a row.
+    def remove(self, table: str, keys: U64 | I64) -> int:
+        """Forget keys (integers [n]) of a table: their rows, and counts that wait. Returns how many had a row.
 
         Each begins anew if it is trained again. Raises SchemaError for a table that is dense or not there, and
         RuntimeError while a Ready is open; for a table without options of membership, while a Lookahead is at work.
         """
-        if table in self.tables and self.tables[table].dense:
-            raise SchemaError(f"table '{table}' is dense: all its rows stay; give another table")
         group, place = self.group_of(table)
-        count = group.remove(place, np.ascontiguousarray(keys, dtype=np.uint64))
+        count = group.remove(place, _as_keys(keys))
         self._tell_removed()
         return count
 
@@ -318,7 +369,6 @@ class Store:
 
     def _dense_block(self, name: str) -> RowBlock:
         table = self.dense_tables[name]
-        assert isinstance(table, DenseTable)
         count = table.table.rows_of_dense + 1
         nulls = np.zeros(count, dtype=np.bool_)
         nulls[-1] = True
@@ -337,15 +387,17 @@ class Store:
         group, place = self.group_of(table)
         with self._named_errors():
             group.load(place, block)
+        self._unread.pop(table, None)
 
-    def set_vectors(self, table: str, keys: U64, vectors: F32) -> None:
-        """Begin rows from given vectors (pre-trained ones) with fresh state and zero first-order weights.
+    def set_vectors(self, table: str, keys: U64 | I64, vectors: F32) -> None:
+        """Begin rows from given vectors (pre-trained ones; [n, D]) with fresh state and zero first-order weights.
 
-        A table in bf16 takes them rounded to nearest even.
+        keys: integers [n]. A table in bf16 takes the vectors rounded to nearest even.
         """
         group, place = self.group_of(table)
         with self._named_errors():
-            group.begin_from(place, keys, vectors)
+            group.begin_from(place, _as_keys(keys), np.asarray(vectors, dtype=np.float32))
+        self._unread.pop(table, None)
 
     def close(self) -> None:
         """Free the rows, and take away what lies on disk. Calling it again does nothing."""
@@ -364,6 +416,15 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _as_keys(keys: U64 | I64) -> U64:
+    """uint64 [n]; signed keys by their two's complement."""
+    array = np.asarray(keys)
+    if array.dtype.kind not in "iu" and array.size:
+        raise SchemaError(f"keys are {array.dtype} and must be integers")
+    wide = array.reshape(-1).astype(np.int64 if array.dtype.kind == "i" else np.uint64)
+    return np.ascontiguousarray(wide).view(np.uint64)
 
 
 def _spill_directory(tiers: Tiers, directory: str | Path | None) -> Path | None:

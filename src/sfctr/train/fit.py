@@ -118,7 +118,7 @@ def train_run(
         trainer = Trainer(bench.parts(progress), run.train)
         (run_dir / METRICS_FILE).unlink(missing_ok=True)
         with writing(run_dir / RUN_FILE):
-            (run_dir / RUN_FILE).write_text(render_run_file(run))
+            (run_dir / RUN_FILE).write_text(render_run_file(run), encoding="utf-8")
         try:
             trainer.run()
         except (KeyboardInterrupt, SfctrError):

@@ -39,10 +39,10 @@ class Log:
 
 
 def read_log(path: Path) -> list[Line]:
-    """The lines of a metrics.jsonl; none where there is no file."""
+    """The complete lines of a metrics.jsonl; none where there is no file."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Stretch:

@@ -8,6 +8,8 @@ runs/fit/
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,11 +23,12 @@ from torch import nn
 
 from sfctr.checkpoint import SavedModel, open_model
 from sfctr.data import open_source
+from sfctr.data.files import find_files
 from sfctr.data.parquet_writer import WholeParquet
 from sfctr.export.scores import score_schema, score_table
 from sfctr.lookahead import ReadView
 from sfctr.models.registry import build_model
-from sfctr.spec.errors import CheckpointError
+from sfctr.spec.errors import CheckpointError, ConfigError
 from sfctr.spec.inputs import inputs_of
 from sfctr.spec.runfile import Data, RunFile
 from sfctr.spec.schema import Schema
@@ -34,6 +37,7 @@ from sfctr.store import Store
 from .log import Line, read_log
 from .metrics import sigmoid
 from .numerics import autocast, device_of_saved, numerics
+from .options import paths_of
 from .scoring import Labels, Scorer, evaluate_source, scored
 
 RUN_FILE, METRICS_FILE = "run.toml", "metrics.jsonl"
@@ -73,7 +77,7 @@ class Run:
                 f"{directory}: this run's model was given as an object of {run.model.name}; give one like it, as"
                 " Run.load(run_dir, model=...)"
             )
-        store = open_store(run)
+        store = open_store(run, directory)
         try:
             saved.load_rows(store)
             module = build_run_model(run) if model is None else model
@@ -119,9 +123,12 @@ class Run:
         """A probability for every row, in the data's order; no label is needed, and `serve_as` applies.
 
         Gives a table of `row` (int64, from 0) and `score` (float64; score_<label> for several labels); or, with `out`,
-        writes it to that Parquet file in bounded memory.
+        writes it to that Parquet file in bounded memory. Raises ConfigError where `out` is no local file or is one of
+        those that are read.
         """
         self._must_be_open()
+        if out is not None:
+            _refuse_target(Path(out), data, self._reading)
         with (
             self._numerics(),
             open_source(
@@ -183,6 +190,15 @@ class Run:
     def _must_be_open(self) -> None:
         if self._closed:
             raise RuntimeError(f"this run is closed; Run.load({str(self.dir)!r}) opens it again")
+
+
+def _refuse_target(out: Path, data: Any, reading: Data) -> None:
+    if re.match(r"[a-z0-9]{2,}:/", str(out)):
+        raise ConfigError(f"{out} is a URL, and scores go to a local file; give one, and copy it from there")
+    paths = paths_of(data)
+    for file in find_files(paths, reading) if paths and out.exists() else ():
+        if os.path.exists(file.path) and os.path.samefile(file.path, out):
+            raise ConfigError(f"{out} is read, and scores would replace it; give another file to write")
 
 
 def open_store(run: RunFile, directory: Path | None = None) -> Store:

@@ -69,7 +69,8 @@ class WithinDrift:
     def __init__(self, plain: Outcome, nudged: Iterable[Outcome]) -> None:
         self._drift: dict[Place, float] = {}
         for place, one in numbers_of(plain):
-            self._note(place, float(np.finfo(one.dtype).eps * np.abs(one).max(initial=0.0)))
+            largest = np.abs(one).max(initial=0.0, where=np.isfinite(one))
+            self._note(place, float(np.finfo(one.dtype).eps * largest))
         for outcome in nudged:
             others = dict(numbers_of(outcome))
             for place, one in numbers_of(plain):
@@ -102,7 +103,9 @@ def _like(place: Place) -> Place:
 
 
 def _distance(one: Floats, other: Floats) -> float:
-    return float(np.abs(one - other).max(initial=0.0))
+    """The largest of finite numbers; whether others are equal is seen one by one."""
+    are_finite = np.isfinite(one) & np.isfinite(other)
+    return float(np.abs(np.where(are_finite, one, 0) - np.where(are_finite, other, 0)).max(initial=0.0))
 
 
 def same_keys(found: TableRows, expected: TableRows) -> bool:

@@ -76,9 +76,14 @@ class _Sides:
             return self._difference(name, f"input '{name}' of row {first(wrong)[0]} of the batch is {values}")
         feature, field = entries[name]
         marked: Bools = np.asarray(wrong.reshape(len(wrong), -1).any(axis=1))
-        null, key = culprit(self.expected.batch.keys[feature.name], marked)
-        key = key if null else self._table_key(feature, key)
         where = f"feature '{feature.name}' read {field} {values}"
+        found = culprit(self.expected.batch.keys[feature.name], marked)
+        if found is None:
+            return self._difference(
+                field, f"{where} in row {int(np.argmax(marked))} of the batch, which looks up no key"
+            )
+        null, key = found
+        key = key if null else self._table_key(feature, key)
         return self._of_row(feature.table_name, null, key, field, where)
 
     def written(self) -> Difference | None:
@@ -142,16 +147,16 @@ class _Sides:
         return f"key {key - 2**64 if kind == 'int64' and key >= 2**63 else key}"
 
 
-def culprit(keys: Keys, wrong: Bools) -> tuple[bool, int]:
+def culprit(keys: Keys, wrong: Bools) -> tuple[bool, int] | None:
     """(is missing, key) of a row that explains why the batch rows marked in `wrong` [B] differ: one that the first of
-    them looks up, and that no unmarked row does if there is such a one."""
+    them looks up, and that no unmarked row does if there is such a one. None where they look up nothing."""
     lengths = np.ones(len(wrong), dtype=np.int64) if keys.offsets is None else np.diff(keys.offsets)
     marked = np.repeat(wrong, lengths)
     nulls = np.zeros(keys.keys.size, dtype=np.bool_) if keys.nulls is None else keys.nulls != 0
     pairs = list(zip(nulls.tolist(), keys.keys.tolist(), strict=True))
     cleared = {pair for pair, mark in zip(pairs, marked, strict=True) if not mark}
     suspects = [pair for pair, mark in zip(pairs, marked, strict=True) if mark]
-    return next((pair for pair in suspects if pair not in cleared), suspects[0])
+    return next((pair for pair in suspects if pair not in cleared), suspects[0] if suspects else None)
 
 
 def odd_row(found: TableRows, expected: TableRows) -> tuple[bool, tuple[bool, int]]:

@@ -178,8 +178,9 @@ class _Watch:
 
 def _outcome(run: RunFile, store: Store, parts: Parts, watch: _Watch) -> Outcome:
     assert watch.batch is not None, "a run without steps is refused by the trainer"
+    modules = {"model": parts.model, **{f"table.{name}": table for name, table in store.dense_tables.items()}}
     named: dict[str, Tensor] = {}
-    for front, module in (("model", parts.model), ("table", store.dense_tables)):
+    for front, module in modules.items():
         named |= {f"{front}.{name}": t for name, t in (*module.named_parameters(), *module.named_buffers())}
     in_order = [p for p in (*parts.model.parameters(), *store.dense_parameters()) if p.requires_grad]
     return Outcome(

@@ -21,7 +21,7 @@ ERRORS = {
     *{"SfctrError", "ConfigError", "SchemaError", "ModelError", "CapacityError", "CheckpointError", "DataError"},
     "DiskError",
 }
-WORK = {"Store", "Lookahead", "ReadView", "embed", "open_source", "fit", "Run"}
+WORK = {"Store", "Lookahead", "ReadView", "embed", "open_source", "fit", "Run", "load_export"}
 PROMISED = NOUNS | ERRORS | WORK | {"__version__"}
 
 

@@ -23,6 +23,7 @@ from sfctr.spec.tables import Normal, Table, Tiers, Uniform
 
 if _typing.TYPE_CHECKING:
     from sfctr.data import open_source
+    from sfctr.export import load_export
     from sfctr.lookahead import Lookahead, ReadView
     from sfctr.lookahead.embed import embed
     from sfctr.store import Store
@@ -68,6 +69,7 @@ __all__ = [
     "__version__",
     "embed",
     "fit",
+    "load_export",
     "open_source",
 ]
 
@@ -79,6 +81,7 @@ if not _typing.TYPE_CHECKING:  # so that a misspelled name stays an error to typ
         "Store": "store",
         "embed": "lookahead",
         "fit": "train",
+        "load_export": "export",
         "open_source": "data",
     }
 

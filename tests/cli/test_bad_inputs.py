@@ -305,7 +305,7 @@ BAD_INPUTS: dict[str, Bad] = {
     ),
     "inspect a file": Bad(("clicks.csv", "sfctr train"), argv=("inspect", "clicks.csv")),
     "a directory as run file": Bad(("clicks: is a directory",), {"clicks/a.csv": csv()}, ("train", "clicks")),
-    "export nothing": Bad(("--rows",), argv=("export", "nowhere", "--out", "x")),
+    "export what is no run": Bad(("nowhere", "sfctr train"), argv=("export", "nowhere", "--out", "x")),
     # ---- init and synth -----------------------------------------------------------------------------------------
     "init without the label": Bad(
         ("'clik'", "did you mean 'click'", "--label"), argv=("init", "clicks.csv", "--label", "clik")

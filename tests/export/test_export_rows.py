@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import sfctr
 from sfctr.export import export_rows
@@ -30,7 +31,7 @@ def store_with(table, keys, dtype="int64", null=False):
     )
     for ready in sfctr.Lookahead([batch], store, schema=schema):
         sum(value.sum() for value in ready.features().values()).backward()
-        ready.step(None)
+        ready.step(torch.optim.SGD(dense, lr=0.5) if (dense := store.dense_parameters()) else None)
     return store, schema
 
 
@@ -71,7 +72,7 @@ def test_bool_keys_buckets_and_dense_tables(tmp_path):
     assert set(exported(tmp_path / "b", store, schema)["key"].to_pylist()) <= {0, 1, 2, 3}
     store, schema = store_with(sfctr.Table("hour", dim=1, dense=True, num_rows=3, init=ONES), [0, 1])
     rows = exported(tmp_path / "c", store, schema).to_pylist()
-    assert rows == [{"key": key, "vector": [1.0]} for key in (0, 1, 2, None)]
+    assert rows == [{"key": key, "vector": [0.5 if key in (0, 1) else 1.0]} for key in (0, 1, 2, None)]
 
 
 def test_a_table_name_that_is_no_file_name_is_quoted(tmp_path):

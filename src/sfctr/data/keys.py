@@ -196,6 +196,13 @@ def bucket_column(column: Column, feature: Bucket) -> OneKey:
     return OneKey(_zeroed(keys, missing), missing.view(np.uint8)).normal()
 
 
+def bucket_numbers(keys: U64, buckets: int) -> U64:
+    """The hashing trick: uint64 [n] numbers below `buckets`, as docs/format/ids.md says."""
+    numbers = np.empty_like(keys)
+    _native.bucket_keys(keys, buckets, numbers)
+    return numbers
+
+
 def cross_keys(parts: list[OneKey], rows: int) -> U64:
     """One key for each row's combination of keys, missing ones included."""
     out = np.empty(rows, np.uint64)

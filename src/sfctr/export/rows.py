@@ -2,6 +2,7 @@
 
 key     int64, uint64, bool or string as the column was; null for the row of a missing value. Strings whose text was
         not kept are their 64-bit hash (uint64); keys of a table with buckets are bucket numbers (int64).
+hash    uint64, where keys are text: what the text is hashed to
 vector  list of float32, where the table has vectors
 linear  float32, where the table has first-order weights
 rare    bool, for tables with unseen = "rare": True for the row that keys without one read as (its key is null)
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,8 @@ from sfctr.spec.schema import Schema, key_type_of_table
 from sfctr.spec.tables import Table
 from sfctr.store import RARE_KEY, RowBlock, Store
 from sfctr.telemetry import notice
+
+from .files import rows_file
 
 _TYPES = {"int64": pa.int64(), "uint64": pa.uint64(), "bool": pa.bool_(), "string": pa.string()}
 
@@ -49,8 +51,10 @@ def _export_table(store: Store, table: Table, key_type: str, out: Path, texts: M
     elif key_type == "string" and texts is None:
         notice(f"table '{table.name}': keys are exported as 64-bit hashes; keep_strings = true keeps their text")
         key_type = "uint64"
-    path = out / f"{_file_name(table.name)}.parquet"
+    path = out / rows_file(table.name)
     fields = [pa.field("key", _TYPES[key_type])]
+    if key_type == "string":
+        fields.append(pa.field("hash", pa.uint64()))
     if table.dim:
         fields.append(pa.field("vector", pa.list_(pa.float32())))
     if table.linear is not None:
@@ -61,12 +65,10 @@ def _export_table(store: Store, table: Table, key_type: str, out: Path, texts: M
     with WholeParquet(path, arrow_schema) as writer:
         for block in store.rows(table.name):
             columns = [_keys(block.keys, block.nulls, key_type, texts), *_values(block, table)]
+            if key_type == "string":
+                columns.insert(1, pa.array(block.keys, mask=block.nulls))
             writer.write(pa.Table.from_arrays(columns, schema=arrow_schema))
     return path
-
-
-def _file_name(table: str) -> str:
-    return quote(table, safe=" ")
 
 
 def _keys(keys: U64, nulls: Bools, key_type: str, texts: Mapping[int, str] | None) -> pa.Array:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sfctr import _native
+from sfctr.data.keys import bucket_numbers
 from sfctr.spec.batch import I64, Bools, Keys
 from sfctr.spec.errors import DataError
 from sfctr.store.dense import DenseTable
@@ -22,8 +22,7 @@ def row_numbers(keys: Keys, lookup: Lookup, num_rows: int) -> tuple[I64, Bools]:
     """Row of every key, int64 [N], and where the key is outside the table, bool [N] (its row is then 0)."""
     numbers = keys.keys
     if lookup.buckets:
-        numbers = np.empty_like(keys.keys)
-        _native.bucket_keys(keys.keys, lookup.buckets, numbers)
+        numbers = bucket_numbers(keys.keys, lookup.buckets)
     outside = numbers >= np.uint64(num_rows)
     rows = np.where(outside, 0, numbers).astype(np.int64)
     if keys.nulls is not None:

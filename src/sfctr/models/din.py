@@ -45,6 +45,8 @@ class Attention(nn.Module):
         self.weigh = MLP(4 * query_dim, hidden, out=1, activation=activation)
 
     def forward(self, positions: Tensor, compared: Tensor, query: Tensor, mask: Tensor) -> Tensor:
+        if torch.compiler.is_compiling() and not self.training:
+            return self._over_all(positions, compared, query, mask)
         batch, length = mask.shape
         true = mask.flatten().nonzero().squeeze(1)
         k = compared.flatten(0, 1).index_select(0, true)
@@ -52,6 +54,13 @@ class Attention(nn.Module):
         weights = self.weigh(torch.cat([q, k, q - k, q * k], dim=1)).squeeze(1).to(positions.dtype)
         spread = weights.new_zeros(batch * length).index_copy(0, true, weights).view(batch, 1, length)
         return torch.bmm(spread, positions).squeeze(1)
+
+    def _over_all(self, positions: Tensor, compared: Tensor, query: Tensor, mask: Tensor) -> Tensor:
+        """The same with shapes that no value decides, as torch.export needs them; padding counts for nothing."""
+        q = query.unsqueeze(1).expand_as(compared)
+        pairs = torch.cat([q, compared, q - compared, q * compared], dim=2)
+        weights = self.weigh(pairs.flatten(0, 1)).view(mask.shape).to(positions.dtype)
+        return torch.bmm((weights * mask).unsqueeze(1), positions).squeeze(1)
 
 
 class DIN(nn.Module):

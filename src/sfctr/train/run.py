@@ -25,6 +25,7 @@ from sfctr.checkpoint import SavedModel, open_model
 from sfctr.data import open_source
 from sfctr.data.files import find_files
 from sfctr.data.parquet_writer import WholeParquet
+from sfctr.export import export_model
 from sfctr.export.scores import score_schema, score_table
 from sfctr.lookahead import ReadView
 from sfctr.models.registry import build_model
@@ -148,6 +149,24 @@ class Run:
             with WholeParquet(Path(out), score_schema(self._labels.names)) as writer:
                 self._score(source, writer.write)
             return None
+
+    def export(self, out: str | Path) -> list[Path]:
+        """Write the model and its rows for others into a directory (see export.bundle); returns the paths.
+
+        sfctr.load_export reads it back, without the trainer. Raises ModelError where torch.export cannot take the
+        model, ConfigError and CapacityError where the directory cannot be written.
+        """
+        self._must_be_open()
+        run = msgspec.structs.replace(self.run, data=self._reading)
+        return export_model(
+            Path(out),
+            run=run,
+            store=self.store,
+            model=self.model,
+            labels=self._labels.names,
+            log_odds_shift=self._shift,
+            strings=self.strings,
+        )
 
     def close(self) -> None:
         """Free the rows. Calling it again does nothing."""

@@ -1,0 +1,109 @@
+"""A trained model for others, in one directory that needs no trainer to be read.
+
+  <table>.parquet   the rows of each table, see rows.py
+  model.pt2         the dense part by torch.export: a dict of features in (see spec.inputs.Input), logits out
+  export.json       format and version, schema, tables, labels, how scores are corrected, and sizes and CRC-32 of the
+                    files above; written last, so that a directory without it is not whole
+
+docs/format/export.md says it in full.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from sfctr.spec.errors import ModelError, writing
+from sfctr.spec.inputs import Input, inputs_of
+from sfctr.spec.runfile import RunFile
+from sfctr.spec.struct_tree import to_plain
+from sfctr.store import Store
+
+from .files import FACTS_FILE, FORMAT, MODEL_FILE, VERSION, crc32_of
+from .rows import export_rows
+
+
+def export_model(
+    out: Path,
+    *,
+    run: RunFile,
+    store: Store,
+    model: nn.Module,
+    labels: Sequence[str],
+    log_odds_shift: float,
+    strings: Mapping[str, Mapping[int, str]] | None = None,
+) -> list[Path]:
+    """Write a model and its rows into the directory `out` (made if needed); returns the paths.
+
+    labels: those that the model gives a logit each for. log_odds_shift: added to every logit when scoring.
+    Raises ModelError where torch.export cannot take the model, and what export_rows raises.
+    """
+    inputs = inputs_of(run.schema, run.tables)
+    program = _program(model, inputs)
+    (out / FACTS_FILE).unlink(missing_ok=True)
+    paths = export_rows(store, run.schema, out, strings=strings)
+    part = out / f".{MODEL_FILE}.part"
+    with writing(out / MODEL_FILE):
+        torch.export.save(program, part)
+        part.replace(out / MODEL_FILE)
+    paths.append(out / MODEL_FILE)
+    facts = {
+        "format": FORMAT,
+        "version": VERSION,
+        "schema": to_plain(run.schema, "schema"),
+        "tables": [to_plain(table, f"tables.{table.name}") for table in run.tables],
+        "data": to_plain(run.data, "data"),
+        "labels": list(labels),
+        "log_odds_shift": log_odds_shift,
+        "autocast": run.train.autocast,
+        "files": {path.name: {"bytes": path.stat().st_size, "crc32": crc32_of(path)} for path in paths},
+    }
+    with writing(out / FACTS_FILE):
+        part = out / f".{FACTS_FILE}.part"
+        part.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        part.replace(out / FACTS_FILE)
+    return [*paths, out / FACTS_FILE]
+
+
+def _program(model: nn.Module, inputs: Sequence[Input]) -> torch.export.ExportedProgram:
+    """The model in evaluation mode, for batches of any size from two on."""
+    features = _example(inputs, 3)
+    batch = torch.export.Dim("batch", min=2)
+    try:
+        with torch.no_grad():
+            return torch.export.export(
+                copy.deepcopy(model).cpu().eval(),
+                (features,),
+                dynamic_shapes=({name: {0: batch} for name in features},),
+                strict=False,
+            )
+    except Exception as error:  # whatever tracing somebody's forward() comes upon
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(
+            f"torch.export cannot take model {type(model).__name__}: {reason}; its forward() must not depend on values,"
+            " or export the rows alone (--rows)"
+        ) from error
+
+
+def _example(inputs: Sequence[Input], size: int) -> dict[str, Tensor]:
+    """Features of some batch of `size` rows."""
+    found: dict[str, Tensor] = {}
+    for each in inputs:
+        if each.kind == "dense":
+            found[each.name] = torch.zeros(size, each.width)
+        elif each.kind == "pooled" and each.dim:
+            found[each.name] = torch.zeros(size, each.dim)
+        elif each.kind == "sequence" and each.dim:
+            found[each.name] = torch.zeros(size, each.max_length, each.dim)
+        if each.linear:
+            found[f"{each.name}.linear"] = torch.zeros(size, 1)
+        if each.kind == "sequence":
+            mask = torch.zeros(size, each.max_length, dtype=torch.bool)
+            mask[:, 0] = True
+            found[f"{each.name}.mask"] = mask
+    return found

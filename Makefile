@@ -1,6 +1,6 @@
 # make demo    trains on MovieLens-100K and shows the AUC on held-out rows
 # make test    the Python tests, against the installed package
-# make bench   every benchmark; results go to benchmarks/results
+# make bench   every benchmark, printed (--save keeps a result in benchmarks/results; bench_quality always does)
 # make lint    ruff, mypy, clang-format
 # make native-test   the C++ tests
 # make native-sanitize native-tsan   the same with address and undefined-behaviour sanitizers; those with threads, with

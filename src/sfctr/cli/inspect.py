@@ -25,7 +25,8 @@ def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") 
     """
     from sfctr.store import Store
     from sfctr.train.log import read_log
-    from sfctr.train.run import METRICS_FILE, open_saved
+    from sfctr.train.run import open_saved
+    from sfctr.train.run_dir import METRICS_FILE
 
     saved = open_saved(run, which)
     with Store(saved.run.tables) as store:

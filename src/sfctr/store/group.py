@@ -211,6 +211,16 @@ class Group:
                 last = block.last[chosen] if block.last is not None else None
                 self.native.import_rows(2 * place + is_null, block.keys[chosen], records[chosen], last)
 
+    def load_records(self, space: int, keys: U64, records: F32, last: U32 | None, *, only_new: bool) -> None:
+        """Insert or overwrite rows as the native core has them; `only_new` leaves those that there are."""
+        self._drop()
+        if only_new and keys.size:
+            is_new = self.native.find(space, keys, np.empty_like(records)) == 0
+            keys, records = keys[is_new], records[is_new]
+            last = None if last is None else last[is_new]
+        if keys.size:
+            self.native.import_rows(space, keys, records, last)
+
     def begin_from(self, place: int, keys: U64, vectors: F32) -> None:
         """Begin rows from given vectors [n, dim], with fresh state and first-order weights of zero."""
         table = self.plan.tables[place]

@@ -29,7 +29,7 @@ from .dense import DenseTable
 from .device_cache import split_lines
 from .group import Group, RowBlock, rows_of_block
 from .groups import plan_groups
-from .membership import NO_CLOCK, EventClock, Waiting
+from .membership import NO_CLOCK, U32, EventClock, Waiting
 from .memory import default_ram_bytes
 
 
@@ -337,6 +337,18 @@ class Store:
         group, place = self.group_of(table)
         with self._named_errors():
             group.load(place, block)
+
+    def load_records(
+        self, table: str, keys: U64, records: F32, last: U32 | None, *, is_null: bool, only_new: bool = False
+    ) -> None:
+        """The same with records float32 [n, R] of keys [n] exactly as the native core has them.
+
+        last: uint32 [n], the step that trained each row last, or None: the last one committed. is_null: they are rows
+        beside the keys (see RowBlock). only_new: a key that has a row keeps it.
+        """
+        group, place = self.group_of(table)
+        with self._named_errors():
+            group.load_records(2 * place + is_null, keys, records, last, only_new=only_new)
 
     def set_vectors(self, table: str, keys: U64, vectors: F32) -> None:
         """Begin rows from given vectors (pre-trained ones) with fresh state and zero first-order weights.

@@ -19,7 +19,7 @@ from sfctr.spec.runfile import Checkpoints, Data, Model, RunFile, Train
 from sfctr.spec.schema import Bag, Categorical, Dense, Schema, TimeColumn
 from sfctr.spec.tables import Table, Tiers
 from sfctr.train import train_run
-from sfctr.train.checkpoint_files import CHECKPOINT_FILES
+from sfctr.train.checkpoint_files import newest_checkpoint
 from sfctr.train.optim import make_dense_optimizer
 from sfctr.train.run import build_run_model, open_store
 from sfctr.train.trainer import Trainer
@@ -120,7 +120,7 @@ def end_of(run_dir) -> dict[str, object]:
     }
     lines = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
     facts = json.loads((last / "manifest.json").read_text())
-    end = CHECKPOINT_FILES.newest(Path(run_dir) / "checkpoints")
+    end = newest_checkpoint(Path(run_dir) / "checkpoints")
     trainer = {name: part for name, part in end.trainer.items() if name not in ("stages", "log")}
     trainer["loop"] = {name: value for name, value in trainer["loop"].items() if name != "seconds"}
     return {
@@ -129,7 +129,7 @@ def end_of(run_dir) -> dict[str, object]:
         "facts": facts["facts"],
         "membership": facts["membership"],
         "trainer": trainer,
-        "tensors": {name: tensor.tolist() for name, tensor in end.trainer_tensors().items()},
+        "tensors": {name: tensor.tolist() for name, tensor in end.trainer_tensors.items()},
         "optimizer": moments(end),
     }
 

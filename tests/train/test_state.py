@@ -13,10 +13,10 @@ from sfctr.spec.optim import Plateau
 from sfctr.spec.runfile import Checkpoints
 from sfctr.telemetry import Recorder, span
 from sfctr.train.auc import ROW, ScoreRuns
+from sfctr.train.due import Due
 from sfctr.train.generators import generators_kept
 from sfctr.train.log import Log, Stretch, read_log
 from sfctr.train.metrics import Metrics
-from sfctr.train.saving import Due
 from sfctr.train.schedule import PlateauFactor
 from sfctr.train.stages import Stages
 from sfctr.train.state import State

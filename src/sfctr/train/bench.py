@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sfctr.checkpoint import save_model
+from sfctr.checkpoint import Checkpoint, Checkpointer, TrainingState, save_model
 from sfctr.data import Source
 from sfctr.spec.errors import writing
 from sfctr.spec.runfile import RunFile
@@ -22,7 +22,6 @@ from .log import Log
 from .parts import Parts
 from .progress import ProgressLine
 from .run_dir import METRICS_FILE, RUN_FILE
-from .saving import Saved, Saver, TrainingState
 from .scoring import Labels, evaluate_source, features_with_texts
 from .state import State
 from .trainer import Trainer
@@ -41,8 +40,8 @@ class Bench:
         module: nn.Module,
         *,
         is_object: bool,
-        saver: Saver,
-        start: Saved | None = None,
+        saver: Checkpointer,
+        start: Checkpoint | None = None,
     ) -> None:
         self.run, self.run_dir, self.source, self.held_out = run, run_dir, source, held_out
         self.store, self.module, self.is_object = store, module, is_object
@@ -57,7 +56,7 @@ class Bench:
             self.start.load_model(self.module)
             self.start.load_optimizer(parts.optimizer, self.module, self.store)
             parts = replace(parts, restore_generators=self.start.restore_random_states)
-            start = State(self.start.trainer, self.start.trainer_tensors())
+            start = State(self.start.trainer, self.start.trainer_tensors)
         parts = replace(parts, checkpoint=_Checkpoints(self, parts.optimizer))
         trainer = Trainer(parts, self.run.train, self.run.checkpoint, start)
         self._begin_files(start)

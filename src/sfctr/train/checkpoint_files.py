@@ -1,128 +1,82 @@
-"""Checkpoints as files, whole copies written while training waits: what stands in until sfctr.checkpoint keeps them."""
+"""Checkpoints as files, by sfctr.checkpoint: what the loop asks for."""
 
 from __future__ import annotations
 
-import random
-import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from sfctr.checkpoint import SavedModel, open_model, save_model
+from sfctr.checkpoint import Checkpoint, CheckpointDirectory, Checkpointer, open_checkpoint
+from sfctr.spec.batch import F32, U64
 from sfctr.spec.errors import CheckpointError
-from sfctr.spec.runfile import Checkpoints, RunFile
-from sfctr.store import Store
+from sfctr.spec.runfile import Checkpoints
+from sfctr.spec.snapshot import U32
+from sfctr.store import Group, Store
 from sfctr.telemetry import notice
 
-from .saving import Keeping, Strings, TrainingState
+
+def newest_checkpoint(directory: Path) -> Checkpoint | None:
+    """The newest sound checkpoint; None where there is none at all. What is not sound is said.
+
+    Raises CheckpointError where there are some, and none is sound.
+    """
+    found = CheckpointDirectory(directory).newest()
+    if found.path is None and found.skipped:
+        raise CheckpointError(
+            f"{directory}: no checkpoint is sound: {'; '.join(found.skipped)}; take them away to begin anew"
+        )
+    for reason in found.skipped:
+        notice(f"{reason}; an older checkpoint is used")
+    return None if found.path is None else open_checkpoint(found.path)
 
 
-class _Tensors:
-    """Named tensors where a module is asked for."""
-
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self._tensors = tensors
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self._tensors
+def checkpointer(directory: Path, options: Checkpoints, store: Store, start: Checkpoint | None) -> Checkpointer:
+    base = None if start is None else start.directory
+    snapshot = _WholeCopies(store)
+    return Checkpointer(directory, snapshot, keep=options.keep, full_every=options.full_every, base=base)
 
 
-class _Saver:
-    def __init__(self, directory: Path, options: Checkpoints) -> None:
-        self._directory, self._keep = directory, options.keep
+class _WholeCopies:
+    """Snapshots that copy all rows when they begin: what stands in until the native core hands them over."""
 
-    def save(self, state: TrainingState) -> None:
-        tensors = {f"dense.{name}": value for name, value in state.model.state_dict().items()}
-        optimizer: dict[str, Any] = {"state": {}} if state.optimizer is None else state.optimizer.state_dict()
-        for number, fields in optimizer["state"].items():
-            tensors |= {f"optimizer.{number}.{name}": v for name, v in fields.items() if isinstance(v, Tensor)}
-        tensors |= {f"trainer.{name}": value for name, value in state.tensors.items()}
-        tensors["random"] = torch.random.get_rng_state()
-        _, key, pos, has_gauss, cached = cast(Any, np.random.get_state())
-        facts = {
-            **state.facts,
-            "trainer": state.trainer,
-            "python": random.getstate(),
-            "numpy": ["MT19937", key.tolist(), pos, has_gauss, cached],
-        }
-        path = self._directory / f"step-{state.store.steps:012}"
-        model = cast(nn.Module, _Tensors(tensors))
-        save_model(path, run=state.run, store=state.store, model=model, facts=facts, strings=state.strings())
-        for old in sorted(self._directory.glob("step-" + "?" * 12))[: -self._keep]:
-            shutil.rmtree(old)
+    needs_full = True
 
-    def wait(self) -> None: ...
-    def close(self) -> None: ...
+    def __init__(self, store: Store) -> None:
+        self.groups: Sequence[_GroupCopy] = [_GroupCopy(group) for group in store.groups]
+
+    def begin_snapshot(self, full: bool) -> None:
+        for group in self.groups:
+            group.begin()
+
+    def end_snapshot(self, kept: bool) -> None:
+        for group in self.groups:
+            group.blocks.clear()
 
 
-@dataclass(frozen=True)
-class _Saved:
-    saved: SavedModel
+class _GroupCopy:
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.blocks: list[tuple[int, U64, U32, F32]] = []
 
-    @property
-    def step(self) -> int:
-        return self.saved.steps
+    def begin(self) -> None:
+        self._group._lower()
+        native, has_last = self._group.native, self._group.plan.has_membership
+        for space in range(2 * len(self._group.plan.tables)):
+            start: int | None = 0
+            while start is not None:
+                keys, records, start = native.export_rows(space, start, 1000)
+                last = native.last_trained(space, keys) if has_last else np.empty(0, np.uint32)
+                if keys.size:
+                    self.blocks.append((space, keys, last, records))
 
-    @property
-    def run(self) -> RunFile:
-        return self.saved.run
+    def take_snapshot(self, count: int) -> tuple[int, U64, U32, F32] | None:
+        if not self.blocks:
+            return None
+        space, keys, last, records = self.blocks.pop(0)
+        if keys.size > count:
+            self.blocks.insert(0, (space, keys[count:], last[count:], records[count:]))
+        return space, keys[:count], last[:count], records[:count]
 
-    @property
-    def trainer(self) -> Mapping[str, Any]:
-        trainer: Mapping[str, Any] = self.saved.facts["trainer"]
-        return trainer
-
-    def trainer_tensors(self) -> dict[str, Tensor]:
-        return self._under("trainer")
-
-    def load_store(self, store: Store) -> None:
-        self.saved.load_rows(store)
-
-    def load_model(self, model: nn.Module) -> None:
-        model.load_state_dict(self._under("dense"))
-
-    def load_optimizer(self, optimizer: torch.optim.Optimizer | None, model: nn.Module, store: Store) -> None:
-        if optimizer is not None:
-            whole = optimizer.state_dict()
-            for name, value in self._under("optimizer").items():
-                number, field = name.split(".")
-                whole["state"].setdefault(int(number), {})[field] = value
-            optimizer.load_state_dict(whole)
-
-    def restore_random_states(self) -> None:
-        version, words, gauss = self.saved.facts["python"]
-        random.setstate((version, tuple(words), gauss))
-        np.random.set_state(tuple(self.saved.facts["numpy"]))
-        torch.random.set_rng_state(self.saved._dense()["model.random"])
-
-    def strings(self) -> Strings:
-        return self.saved.strings()
-
-    def _under(self, name: str) -> dict[str, Tensor]:
-        front = f"model.{name}."
-        return {key[len(front) :]: value for key, value in self.saved._dense().items() if key.startswith(front)}
-
-
-def _newest(directory: Path) -> _Saved | None:
-    """The newest sound one. Raises CheckpointError where there are some, and none is sound."""
-    why: list[str] = []
-    for path in sorted(directory.glob("step-" + "?" * 12), reverse=True):
-        try:
-            found = _Saved(open_model(path))
-        except CheckpointError as error:
-            why.append(str(error))
-        else:
-            for reason in why:
-                notice(f"not used: {reason}")
-            return found
-    if why:
-        raise CheckpointError(f"{directory}: no checkpoint is sound: {'; '.join(why)}")
-    return None
-
-
-CHECKPOINT_FILES = Keeping(newest=_newest, saver=lambda directory, options, store, start: _Saver(directory, options))
+    def take_tombstones(self) -> list[tuple[int, U64]]:
+        return []

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
+from sfctr.checkpoint import Checkpoint
 from sfctr.data import Source
 from sfctr.spec.errors import ConfigError, SfctrError, Terminated
 from sfctr.spec.runfile import Checkpoints, Model, RunFile
@@ -24,13 +25,12 @@ from sfctr.telemetry import ChromeTrace, Recorder, notice
 
 from .assembly import load_pretrained, open_sources, settled
 from .bench import Bench
-from .checkpoint_files import CHECKPOINT_FILES
+from .checkpoint_files import checkpointer
 from .options import check_validation, name_of, options_from_keywords, paths_of
 from .progress import ProgressLine
 from .resume import check_data, find_start
 from .run import Run, build_run_model, open_store
 from .run_dir import CHECKPOINTS, claimed, next_run_dir
-from .saving import Keeping, Saved
 from .stages import bound, stage_seconds
 from .trainer import Trainer
 
@@ -103,18 +103,16 @@ def train_run(
     trace: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    keeping: Keeping = CHECKPOINT_FILES,
 ) -> Run:
     """Train what a run file says, in `run_dir`, and give back the run with its best model loaded.
 
     data, valid: frames instead of run.data's files. model: a module instead of run.model. trace: a file for its spans.
-    resume: go on from the newest checkpoint there; see fit. overwrite: replace the run that is there. keeping: how
-    checkpoints are kept.
+    resume: go on from the newest checkpoint there; see fit. overwrite: replace the run that is there.
     Raises ConfigError where `run_dir` holds a run already, and any SfctrError that the run causes; what was trained
     until then is kept as the last model and a checkpoint. Raises Terminated, a SystemExit, after SIGTERM.
     """
     with claimed(run_dir, resume=resume, overwrite=overwrite), ExitStack() as stack:
-        run, start = find_start(run, run_dir, keeping, model) if resume else (settled(run, model), None)
+        run, start = find_start(run, run_dir, model) if resume else (settled(run, model), None)
         module = (build_run_model(run) if model is None else model).to(run.train.device)
         recorder = stack.enter_context(Recorder(_open_trace(stack, trace)))
         source, held_out = open_sources(stack, run, run_dir, data, valid)
@@ -125,8 +123,7 @@ def train_run(
         progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet)
         stack.callback(progress.close)
         _begin(run, source, store, progress, start)
-        saver = keeping.saver(run_dir / CHECKPOINTS, run.checkpoint, store, start)
-        stack.callback(saver.close)
+        saver = stack.enter_context(checkpointer(run_dir / CHECKPOINTS, run.checkpoint, store, start))
         is_object = model is not None
         bench = Bench(run, run_dir, source, held_out, store, module, is_object=is_object, saver=saver, start=start)
         trainer = bench.trainer(progress)
@@ -140,7 +137,7 @@ def train_run(
     return Run.load(run_dir, model=model)
 
 
-def _begin(run: RunFile, source: Source, store: Store, progress: ProgressLine, start: Saved | None) -> None:
+def _begin(run: RunFile, source: Source, store: Store, progress: ProgressLine, start: Checkpoint | None) -> None:
     """Rows and texts as they were, or as pre-trained rows begin."""
     if start is None:
         load_pretrained(store, run, source)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-import torch
+from sfctr.checkpoint.random_states import random_states, restore_random_states
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Whatever is drawn inside leaves no trace."""
-    python, legacy, own = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    before = random_states()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(legacy)
-        torch.random.set_rng_state(own)
-        for number, state in enumerate(cuda):
-            torch.cuda.set_rng_state(state, number)
+        restore_random_states(before)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
+from sfctr.checkpoint import Checkpoint
 from sfctr.data import Source
 from sfctr.spec.errors import ConfigError, DataError
 from sfctr.spec.runfile import RunFile
@@ -19,8 +20,8 @@ from sfctr.spec.struct_tree import entry_name, join_path, shown, to_plain
 from sfctr.telemetry import notice
 
 from .assembly import settled
+from .checkpoint_files import newest_checkpoint
 from .run_dir import CHECKPOINTS, RUN_FILE
-from .saving import Keeping, Saved
 
 MAY_CHANGE = (
     *("tiers", "checkpoint"),
@@ -30,13 +31,13 @@ MAY_CHANGE = (
 """Options that a run may go on with others of: they decide how long it takes, and no number of a step."""
 
 
-def find_start(run: RunFile, run_dir: Path, keeping: Keeping, model: nn.Module | None) -> tuple[RunFile, Saved | None]:
+def find_start(run: RunFile, run_dir: Path, model: nn.Module | None) -> tuple[RunFile, Checkpoint | None]:
     """The run in `run_dir`, settled as it was when it began and with what may change as `run` has it; and its newest
     checkpoint, or None, said aloud, where it begins anew.
 
     Raises ConfigError for an option that may not change, CheckpointError where no checkpoint is sound.
     """
-    found = keeping.newest(run_dir / CHECKPOINTS)
+    found = newest_checkpoint(run_dir / CHECKPOINTS)
     file = run_dir / RUN_FILE
     if found is not None:
         notice(f"{run_dir}: going on from step {found.step:,}")

@@ -24,6 +24,7 @@ from sfctr.spec.errors import DataError, ModelError, SfctrError, Terminated
 from sfctr.spec.runfile import Checkpoints, Train
 from sfctr.telemetry import current, notice, span
 
+from .due import Due
 from .generators import generators_kept
 from .interrupt import Interrupts
 from .log import Line, Stretch
@@ -32,7 +33,6 @@ from .metrics import Metrics
 from .numerics import autocast, numerics, seed_step
 from .optim import set_lr
 from .parts import Parts, Step
-from .saving import Due
 from .schedule import PlateauFactor, decay_steps, schedule_factor, steps_of_run
 from .scoring import add_batch
 from .stages import Stages

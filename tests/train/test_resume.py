@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from stopped_run import STEPS, StopAt, differences, end_of, run_of, trained, write_data
+from stopped_run import ROWS, STEPS, StopAt, differences, end_of, run_of, trained, write_data
 from torch import nn
 
 from sfctr.spec.errors import CheckpointError, ConfigError, DataError, Terminated
@@ -67,6 +67,20 @@ def test_a_run_that_was_stopped_by_sigterm_ends_as_if_it_had_not_been(monkeypatc
     trained(run, "stopped")
     assert stop.steps == set()
     assert differences(end_of("stopped"), end_of("whole")) == []
+
+
+@pytest.mark.usefixtures("data")
+def test_every_row_is_trained_once_an_epoch_however_often_the_run_is_stopped(monkeypatch):
+    learn, seen = Trainer.learn, {}
+
+    def noting(trainer, ready):
+        learn(trainer, ready)
+        seen.setdefault(trainer.epoch, []).extend(ready.batch.rows.tolist())
+
+    StopAt(monkeypatch, 3, 8, 9, 20)
+    monkeypatch.setattr(Trainer, "learn", noting)
+    trained(run_of(), "stopped")
+    assert [sorted(rows) for rows in seen.values()] == [list(range(ROWS))] * 3
 
 
 @pytest.mark.usefixtures("data")

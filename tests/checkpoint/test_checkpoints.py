@@ -207,6 +207,36 @@ def test_tensors_of_the_trainer_come_back(tmp_path):
     assert repr(checkpoint.trainer) == "{'last': nan, 'least': -0.0}"
 
 
+def test_what_the_optimizer_is_given_is_its_own(tmp_path):
+    run = SmallRun()
+    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+        run.train(1)
+        checkpointer.save(run.state())
+    run.close()
+    again, checkpoint = resumed(tmp_path / "c" / "step-000000000001")
+    wanted = again.contents()
+    again.train(2)
+    checkpoint.load_optimizer(again.optimizer, again.model, again.store)
+    found = again.contents()
+    assert {key: found[key] for key in wanted if key[0] == "optimizer"} == {
+        key: row for key, row in wanted.items() if key[0] == "optimizer"
+    }
+    again.close()
+
+
+def test_rows_that_are_missing_or_were_there_before_are_noticed(tmp_path):
+    run = SmallRun()
+    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+        run.train(1)
+        checkpointer.save(run.state())
+    run.close()
+    other = SmallRun()
+    other.train(3)
+    with pytest.raises(CheckpointError, match=r"rows of table 'item' were found, and the manifest says \d+"):
+        open_checkpoint(tmp_path / "c" / "step-000000000001").load_store(other.store)
+    other.close()
+
+
 def test_a_store_of_other_tables_is_refused(tmp_path):
     run = SmallRun()
     with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:

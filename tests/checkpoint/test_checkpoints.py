@@ -15,6 +15,13 @@ from sfctr.checkpoint import CheckpointDirectory, Checkpointer, open_checkpoint
 from sfctr.spec.errors import CheckpointError
 from sfctr.telemetry import Recorder
 
+
+def the_store_itself(store):
+    """Is a snapshot by the native core."""
+    return store
+
+
+SNAPSHOTS = pytest.mark.parametrize("snapshot_of", [SnapshotTwin, the_store_itself])
 RAM = sfctr.Tiers(disk=False)
 SPILLING = sfctr.Tiers(ram=8000)
 DEVICE = sfctr.Tiers(device="64kB")
@@ -32,13 +39,14 @@ def resumed(path, tiers=RAM):
     return run, checkpoint
 
 
+@SNAPSHOTS
 @pytest.mark.parametrize(
     ("before", "after"),
     [(RAM, RAM), (RAM, SPILLING), (SPILLING, RAM), (SPILLING, SPILLING), (RAM, DEVICE), (DEVICE, RAM)],
 )
-def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path, before, after):
+def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path, snapshot_of, before, after):
     run = SmallRun(tiers=before)
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store), keep=9) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store), keep=9) as checkpointer:
         for step in (3, 6, 9, 12):
             run.train(step)
             checkpointer.save(run.state(trainer={"step": step, "loss": 0.1 + 0.2}, facts={"auc": 0.5}))
@@ -60,9 +68,10 @@ def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path, before, after):
     assert min(counts["removed"] + counts["expired"], counts["waiting"], counts["refused"]) > 0
 
 
-def test_every_checkpoint_stands_alone(tmp_path):
+@SNAPSHOTS
+def test_every_checkpoint_stands_alone(tmp_path, snapshot_of):
     run, states = SmallRun(), {}
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store), keep=9, full_every=3) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store), keep=9, full_every=3) as checkpointer:
         for step in range(1, 8):
             run.train(step)
             states[step] = run.contents()
@@ -79,15 +88,16 @@ def test_every_checkpoint_stands_alone(tmp_path):
         (tmp_path / "alone").rmdir()
 
 
-def test_a_resumed_run_adds_changes_to_what_it_came_from(tmp_path):
+@SNAPSHOTS
+def test_a_resumed_run_adds_changes_to_what_it_came_from(tmp_path, snapshot_of):
     run = SmallRun()
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store)) as checkpointer:
         run.train(3)
         checkpointer.save(run.state())
     run.close()
     base = tmp_path / "c" / "step-000000000003"
     again, _ = resumed(base)
-    snapshot = SnapshotTwin(again.store)
+    snapshot = snapshot_of(again.store)
     snapshot.mark_saved()
     with Checkpointer(tmp_path / "c", snapshot, base=base) as checkpointer:
         again.train(5)
@@ -100,9 +110,10 @@ def test_a_resumed_run_adds_changes_to_what_it_came_from(tmp_path):
     again.close(), third.close()
 
 
-def test_rows_of_earlier_checkpoints_are_links_and_only_changed_rows_are_written(tmp_path):
+@SNAPSHOTS
+def test_rows_of_earlier_checkpoints_are_links_and_only_changed_rows_are_written(tmp_path, snapshot_of):
     run = SmallRun()
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store)) as checkpointer:
         run.train(8)
         checkpointer.save(run.state())
         checkpointer.wait()
@@ -148,10 +159,11 @@ def test_pause_and_writing_are_spans_of_the_run(tmp_path):
     run.close()
 
 
-def test_a_key_that_went_and_came_back_has_its_new_row(tmp_path):
+@SNAPSHOTS
+def test_a_key_that_went_and_came_back_has_its_new_row(tmp_path, snapshot_of):
     run = SmallRun()
     keys = np.arange(60, dtype=np.uint64)
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store), keep=9) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store), keep=9) as checkpointer:
         run.train(3)
         checkpointer.save(run.state())
         checkpointer.wait()

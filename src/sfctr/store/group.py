@@ -248,6 +248,14 @@ class Group:
         self._lower()
         self.native.begin_snapshot(full)
 
+    def take_snapshot(self, count: int) -> tuple[int, U64, U32, F32] | None:
+        """The next rows of the snapshot; see spec.snapshot."""
+        return self.native.take_snapshot(count)
+
+    def take_tombstones(self) -> list[tuple[int, U64]]:
+        """By space, keys removed since the snapshot before began."""
+        return self.native.take_tombstones()
+
     def counters(self) -> Mapping[str, int]:
         """What has moved since the store was made; see the native core's GroupCounters."""
         return self.native.counters()

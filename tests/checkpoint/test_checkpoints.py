@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import small_run
 import torch
-from small_run import SmallRun, SnapshotTwin
+from small_run import SmallRun, SnapshotTwin, Watched
 
 import sfctr
-from sfctr.checkpoint import CheckpointDirectory, Checkpointer, open_checkpoint
+from sfctr.checkpoint import CheckpointDirectory, Checkpointer, open_checkpoint, rows_file
 from sfctr.spec.errors import CheckpointError
 from sfctr.telemetry import Recorder
 
@@ -133,8 +133,8 @@ def test_rows_of_earlier_checkpoints_are_links_and_only_changed_rows_are_written
 def test_what_is_saved_is_the_run_as_it_was_though_training_went_on(tmp_path):
     run = SmallRun()
     run.train(4)
-    snapshot, go_on = SnapshotTwin(run.store), threading.Event()
-    snapshot.groups[0].taking = lambda: go_on.wait(60)
+    go_on = threading.Event()
+    snapshot = Watched(SnapshotTwin(run.store), lambda _group: go_on.wait(60))
     with Checkpointer(tmp_path / "c", snapshot) as checkpointer:
         saved, memory = run.contents(), run.store.waiting("user").keys.tolist()
         assert checkpointer.save(run.state())
@@ -146,6 +146,17 @@ def test_what_is_saved_is_the_run_as_it_was_though_training_went_on(tmp_path):
     again, _ = resumed(tmp_path / "c" / "step-000000000004")
     assert again.contents() == saved
     run.close(), again.close()
+
+
+def test_groups_are_taken_in_turn(tmp_path, monkeypatch):
+    """An update of any of them may wait for room."""
+    monkeypatch.setattr(rows_file, "BLOCK_BYTES", 200)
+    run, turns = SmallRun(), []
+    run.train(4)
+    with Checkpointer(tmp_path / "c", Watched(SnapshotTwin(run.store), turns.append)) as checkpointer:
+        checkpointer.save(run.state())
+    run.close()
+    assert turns[:9] == [0, 1, 2] * 3
 
 
 def test_pause_and_writing_are_spans_of_the_run(tmp_path):

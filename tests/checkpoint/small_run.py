@@ -86,7 +86,7 @@ class SmallRun:
 
 
 class GroupTwin:
-    """One group of the twin; `taking` is called before each block is handed out."""
+    """One group of the twin."""
 
     def __init__(self, group) -> None:
         self.group, self.native = group, group.native
@@ -95,7 +95,6 @@ class GroupTwin:
         self.now: dict = {}
         self.left: list = []
         self.removed: list = []
-        self.taking = lambda: None
 
     def begin(self, full: bool) -> None:
         self.now = {}
@@ -116,7 +115,6 @@ class GroupTwin:
         return self.removed
 
     def take_snapshot(self, count):
-        self.taking()
         while self.left and not self.left[0][1]:
             self.left.pop(0)
         if not self.left:
@@ -153,3 +151,26 @@ class SnapshotTwin:
         """The rows are those of a checkpoint."""
         self.begin_snapshot(True)
         self.end_snapshot(True)
+
+
+class Watched:
+    """A snapshot that calls `taking` with a group's number before it hands out rows of it."""
+
+    def __init__(self, snapshot, taking) -> None:
+        self.snapshot, self.taking = snapshot, taking
+        self.groups = [WatchedGroup(self, number) for number in range(len(snapshot.groups))]
+
+    def __getattr__(self, name):
+        return getattr(self.snapshot, name)
+
+
+class WatchedGroup:
+    def __init__(self, watched, number) -> None:
+        self.watched, self.number = watched, number
+
+    def take_snapshot(self, count):
+        self.watched.taking(self.number)
+        return self.watched.snapshot.groups[self.number].take_snapshot(count)
+
+    def take_tombstones(self):
+        return self.watched.snapshot.groups[self.number].take_tombstones()

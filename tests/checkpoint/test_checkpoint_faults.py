@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from recording import RecordingDisk
-from small_run import SmallRun, SnapshotTwin
+from small_run import SmallRun, SnapshotTwin, Watched
 from test_checkpoints import resumed
 
 from sfctr.checkpoint import CheckpointDirectory, Checkpointer
@@ -73,16 +73,17 @@ def test_rows_that_cannot_be_read_back_are_named_and_training_is_let_go_on(tmp_p
     run.train(1)
     snapshot = SnapshotTwin(run.store)
 
-    def refuse():
-        raise OSError(errno.EIO, "Input/output error", "segment-1.rows")
+    def refuse(group):
+        if group == 1:
+            raise OSError(errno.EIO, "Input/output error", "segment-1.rows")
 
-    with Checkpointer(tmp_path / "c", snapshot) as checkpointer:
-        snapshot.groups[1].taking = refuse
+    watched = Watched(snapshot, refuse)
+    with Checkpointer(tmp_path / "c", watched) as checkpointer:
         checkpointer.save(run.state())
         with pytest.raises(CheckpointError, match=r"segment-1\.rows: Input/output error"):
             checkpointer.wait()
         assert snapshot.needs_full and not snapshot.is_open
-        snapshot.groups[1].taking = lambda: None
+        watched.taking = lambda group: None
         checkpointer.save(run.state())
     assert CheckpointDirectory(tmp_path / "c").steps() == [1]
     run.close()

@@ -8,13 +8,20 @@ import numpy as np
 import pytest
 import small_run
 import torch
-from small_run import SmallRun, SnapshotTwin
+from small_run import SmallRun, SnapshotTwin, Watched
 
 import sfctr
-from sfctr.checkpoint import CheckpointDirectory, Checkpointer, open_checkpoint
+from sfctr.checkpoint import CheckpointDirectory, Checkpointer, open_checkpoint, rows_file
 from sfctr.spec.errors import CheckpointError
 from sfctr.telemetry import Recorder
 
+
+def the_store_itself(store):
+    """Is a snapshot by the native core."""
+    return store
+
+
+SNAPSHOTS = pytest.mark.parametrize("snapshot_of", [SnapshotTwin, the_store_itself])
 RAM = sfctr.Tiers(disk=False)
 SPILLING = sfctr.Tiers(ram=8000)
 DEVICE = sfctr.Tiers(device="64kB")
@@ -32,13 +39,14 @@ def resumed(path, tiers=RAM):
     return run, checkpoint
 
 
+@SNAPSHOTS
 @pytest.mark.parametrize(
     ("before", "after"),
     [(RAM, RAM), (RAM, SPILLING), (SPILLING, RAM), (SPILLING, SPILLING), (RAM, DEVICE), (DEVICE, RAM)],
 )
-def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path, before, after):
+def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path, snapshot_of, before, after):
     run = SmallRun(tiers=before)
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store), keep=9) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store), keep=9) as checkpointer:
         for step in (3, 6, 9, 12):
             run.train(step)
             checkpointer.save(run.state(trainer={"step": step, "loss": 0.1 + 0.2}, facts={"auc": 0.5}))
@@ -60,9 +68,10 @@ def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path, before, after):
     assert min(counts["removed"] + counts["expired"], counts["waiting"], counts["refused"]) > 0
 
 
-def test_every_checkpoint_stands_alone(tmp_path):
+@SNAPSHOTS
+def test_every_checkpoint_stands_alone(tmp_path, snapshot_of):
     run, states = SmallRun(), {}
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store), keep=9, full_every=3) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store), keep=9, full_every=3) as checkpointer:
         for step in range(1, 8):
             run.train(step)
             states[step] = run.contents()
@@ -79,15 +88,16 @@ def test_every_checkpoint_stands_alone(tmp_path):
         (tmp_path / "alone").rmdir()
 
 
-def test_a_resumed_run_adds_changes_to_what_it_came_from(tmp_path):
+@SNAPSHOTS
+def test_a_resumed_run_adds_changes_to_what_it_came_from(tmp_path, snapshot_of):
     run = SmallRun()
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store)) as checkpointer:
         run.train(3)
         checkpointer.save(run.state())
     run.close()
     base = tmp_path / "c" / "step-000000000003"
     again, _ = resumed(base)
-    snapshot = SnapshotTwin(again.store)
+    snapshot = snapshot_of(again.store)
     snapshot.mark_saved()
     with Checkpointer(tmp_path / "c", snapshot, base=base) as checkpointer:
         again.train(5)
@@ -100,9 +110,10 @@ def test_a_resumed_run_adds_changes_to_what_it_came_from(tmp_path):
     again.close(), third.close()
 
 
-def test_rows_of_earlier_checkpoints_are_links_and_only_changed_rows_are_written(tmp_path):
+@SNAPSHOTS
+def test_rows_of_earlier_checkpoints_are_links_and_only_changed_rows_are_written(tmp_path, snapshot_of):
     run = SmallRun()
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store)) as checkpointer:
         run.train(8)
         checkpointer.save(run.state())
         checkpointer.wait()
@@ -122,8 +133,8 @@ def test_rows_of_earlier_checkpoints_are_links_and_only_changed_rows_are_written
 def test_what_is_saved_is_the_run_as_it_was_though_training_went_on(tmp_path):
     run = SmallRun()
     run.train(4)
-    snapshot, go_on = SnapshotTwin(run.store), threading.Event()
-    snapshot.groups[0].taking = lambda: go_on.wait(60)
+    go_on = threading.Event()
+    snapshot = Watched(SnapshotTwin(run.store), lambda _group: go_on.wait(60))
     with Checkpointer(tmp_path / "c", snapshot) as checkpointer:
         saved, memory = run.contents(), run.store.waiting("user").keys.tolist()
         assert checkpointer.save(run.state())
@@ -137,6 +148,17 @@ def test_what_is_saved_is_the_run_as_it_was_though_training_went_on(tmp_path):
     run.close(), again.close()
 
 
+def test_groups_are_taken_in_turn(tmp_path, monkeypatch):
+    """An update of any of them may wait for room."""
+    monkeypatch.setattr(rows_file, "BLOCK_BYTES", 200)
+    run, turns = SmallRun(), []
+    run.train(4)
+    with Checkpointer(tmp_path / "c", Watched(SnapshotTwin(run.store), turns.append)) as checkpointer:
+        checkpointer.save(run.state())
+    run.close()
+    assert turns[:9] == [0, 1, 2] * 3
+
+
 def test_pause_and_writing_are_spans_of_the_run(tmp_path):
     run = SmallRun()
     with Recorder() as recorder, Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
@@ -148,10 +170,11 @@ def test_pause_and_writing_are_spans_of_the_run(tmp_path):
     run.close()
 
 
-def test_a_key_that_went_and_came_back_has_its_new_row(tmp_path):
+@SNAPSHOTS
+def test_a_key_that_went_and_came_back_has_its_new_row(tmp_path, snapshot_of):
     run = SmallRun()
     keys = np.arange(60, dtype=np.uint64)
-    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store), keep=9) as checkpointer:
+    with Checkpointer(tmp_path / "c", snapshot_of(run.store), keep=9) as checkpointer:
         run.train(3)
         checkpointer.save(run.state())
         checkpointer.wait()
@@ -205,6 +228,36 @@ def test_tensors_of_the_trainer_come_back(tmp_path):
     checkpoint = open_checkpoint(tmp_path / "c" / "step-000000000001")
     assert checkpoint.trainer_tensors["window"].tolist() == [0, 1, 2, 3]
     assert repr(checkpoint.trainer) == "{'last': nan, 'least': -0.0}"
+
+
+def test_what_the_optimizer_is_given_is_its_own(tmp_path):
+    run = SmallRun()
+    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+        run.train(1)
+        checkpointer.save(run.state())
+    run.close()
+    again, checkpoint = resumed(tmp_path / "c" / "step-000000000001")
+    wanted = again.contents()
+    again.train(2)
+    checkpoint.load_optimizer(again.optimizer, again.model, again.store)
+    found = again.contents()
+    assert {key: found[key] for key in wanted if key[0] == "optimizer"} == {
+        key: row for key, row in wanted.items() if key[0] == "optimizer"
+    }
+    again.close()
+
+
+def test_rows_that_are_missing_or_were_there_before_are_noticed(tmp_path):
+    run = SmallRun()
+    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+        run.train(1)
+        checkpointer.save(run.state())
+    run.close()
+    other = SmallRun()
+    other.train(3)
+    with pytest.raises(CheckpointError, match=r"rows of table 'item' were found, and the manifest says \d+"):
+        open_checkpoint(tmp_path / "c" / "step-000000000001").load_store(other.store)
+    other.close()
 
 
 def test_a_store_of_other_tables_is_refused(tmp_path):

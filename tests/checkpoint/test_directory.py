@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from contextlib import suppress
 
 import pytest
@@ -72,6 +73,24 @@ def test_damage_to_a_linked_file_is_damage_to_all_that_have_it(saved):
     flip_in_place.write_bytes(data)
     newest = saved.newest()
     assert newest.path is None and len(newest.skipped) == 3
+
+
+def test_files_are_listed_with_what_is_wrong_with_each(saved):
+    flip(saved.of_step(3) / "state.json")
+    files = open_checkpoint(saved.of_step(3), is_checked=True).files()
+    listed = {name: (size, problem) for name, size, problem in files}
+    assert {*FILES, "rows/000-000.rows"} < listed.keys()
+    assert [name for name, (_, problem) in listed.items() if problem] == ["state.json"]
+    assert "has other bytes" in listed["state.json"][1]
+    assert all((saved.of_step(3) / name).stat().st_size == size for name, (size, _) in listed.items())
+
+
+def test_a_damaged_one_gives_way_to_a_sound_one_of_its_step_that_was_set_aside(saved):
+    shutil.copytree(saved.of_step(3), saved.path / "step-000000000003.old")
+    flip(saved.of_step(3) / "state.json")
+    assert saved.newest().path == saved.path / "step-000000000003.old"
+    saved.recover()
+    assert (saved.newest().path, saved.newest().skipped) == (saved.of_step(3), ())
 
 
 def test_a_later_version_is_refused(saved):

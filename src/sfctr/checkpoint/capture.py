@@ -16,7 +16,7 @@ from sfctr.store import Store
 
 from .dense import copies, model_tensors, optimizer_fields, parameter_names, split_fields
 from .layout import RecordLayout, layout_of
-from .parts import membership_parts
+from .parts import membership_parts, stored
 from .random_states import random_states
 
 Strings = Mapping[str, Mapping[int, str]]
@@ -53,6 +53,7 @@ class Captured:
     state_text: str
     beside_rows: list[tuple[str, pa.Table]]
     layouts: tuple[RecordLayout, ...]
+    num_rows: dict[str, int]
     membership: dict[str, dict[str, int]]
     facts: dict[str, Any]
     best_step: int | None
@@ -62,6 +63,7 @@ class Captured:
 def capture(state: TrainingState) -> Captured:
     """Raises CheckpointError where the optimizer has a parameter of its own."""
     store = state.store
+    membership = store.membership()  # first: rows that have expired go now
     fields, plain_fields = split_fields(optimizer_fields(state.optimizer, parameter_names(state.model, store)))
     tensors = model_tensors(state.model, store.dense_tables) | fields
     tensors |= {f"random.{name}": value for name, value in random_states().items()}
@@ -73,7 +75,8 @@ def capture(state: TrainingState) -> Captured:
         state_text=json.dumps({"trainer": state.trainer, "optimizer": plain_fields}),
         beside_rows=list(membership_parts(store)),
         layouts=tuple(layout_of(group) for group in store.groups),
-        membership=store.membership(),
+        num_rows={table.name: store.num_rows(table.name) for table in stored(list(store.tables.values()))},
+        membership=membership,
         facts=json.loads(json.dumps(dict(state.facts), allow_nan=False)),
         best_step=state.best_step,
         strings=state.strings,

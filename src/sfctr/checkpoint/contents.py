@@ -119,6 +119,7 @@ def _manifest(captured: Captured, base: Base | None, files: dict[str, FileFacts]
         kind="full" if base is None else "changes",
         chain=(*(() if base is None else base.manifest.chain), captured.step),
         groups=captured.layouts,
+        num_rows=captured.num_rows,
         membership=captured.membership,
         best_step=captured.best_step,
         facts=captured.facts,

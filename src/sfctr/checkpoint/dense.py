@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,5 +84,5 @@ def restore_optimizer(optimizer: Optimizer, names: Mapping[int, str], fields: Fi
     for number, parameter in enumerate(ordered):
         name = names.get(id(parameter))
         if name in fields:
-            state["state"][number] = fields[name]
+            state["state"][number] = copy.deepcopy(fields[name])  # which torch takes as its own
     optimizer.load_state_dict(state)

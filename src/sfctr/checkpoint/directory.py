@@ -44,11 +44,9 @@ class CheckpointDirectory:
     def newest(self) -> Newest:
         """The newest one whose files are all as they were written; reads all of them."""
         skipped: list[str] = []
-        found = self._found()
-        for step, ending in sorted(found, reverse=True):
-            if ending == ".new" or (ending == ".old" and (step, "") in found):
-                continue
-            path = self._named(step, ending)
+        whole = [(-step, ending) for step, ending in self._found() if ending != ".new"]
+        for step, ending in sorted(whole):
+            path = self._named(-step, ending)
             try:
                 check_files(path, read_manifest(path).files)
             except CheckpointError as error:
@@ -64,7 +62,9 @@ class CheckpointDirectory:
             if not ending:
                 continue
             path = self._named(step, ending)
-            if ending == ".old" and (step, "") not in found and _is_sound(path):
+            if ending == ".old" and not _is_sound(self.of_step(step)) and _is_sound(path):
+                if (step, "") in found:
+                    remove_tree(self.disk, self.of_step(step))
                 self.disk.rename(path, self.of_step(step))
             else:
                 remove_tree(self.disk, path)

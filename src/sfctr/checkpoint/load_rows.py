@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sfctr.spec.batch import F32, U64, Bools
+from sfctr.spec.batch import F32, U64
 from sfctr.spec.errors import CheckpointError
 from sfctr.store import Group, Store, narrow, widen
 
@@ -67,13 +67,11 @@ class _Load:
         if isinstance(block, Tombstones):
             self._removed.setdefault(block.space, []).append(block.keys)
             return
-        kept = ~_is_among(block.keys, self._gone.get(block.space))
-        keys, records = block.keys[kept], block.records[kept]
-        last = None if block.last is None else block.last[kept]
+        rows = block if block.space not in self._gone else _without(block, self._gone[block.space])
         group, place = self._store.group_of(target)
-        records = _as_laid_out(self._layout, group, 2 * place + block.space % 2, keys, records)
+        records = _as_laid_out(self._layout, group, 2 * place + block.space % 2, rows)
         self._store.load_records(
-            target, keys, records, last, is_null=block.space % 2 == 1, only_new=not self._is_newest
+            target, rows.keys, records, rows.last, is_null=block.space % 2 == 1, only_new=not self._is_newest
         )
 
     def gone_by_now(self) -> dict[int, U64]:
@@ -84,17 +82,16 @@ class _Load:
         return gone
 
 
-def _is_among(keys: U64, known: U64 | None) -> Bools:
-    """Of each key whether it is in `known`, which is sorted."""
-    if known is None:
-        return np.zeros(keys.size, dtype=np.bool_)
-    at = np.minimum(np.searchsorted(known, keys), known.size - 1)
-    found: Bools = known[at] == keys
-    return found
+def _without(rows: Rows, gone: U64) -> Rows:
+    """Rows whose keys are not in `gone`, which is sorted and not empty."""
+    at = np.minimum(np.searchsorted(gone, rows.keys), gone.size - 1)
+    kept = gone[at] != rows.keys
+    last = None if rows.last is None else rows.last[kept]
+    return Rows(space=rows.space, keys=rows.keys[kept], last=last, records=rows.records[kept])
 
 
-def _as_laid_out(saved: RecordLayout, group: Group, space: int, keys: U64, records: F32) -> F32:
-    """Records of `keys` as the group has them."""
+def _as_laid_out(saved: RecordLayout, group: Group, space: int, rows: Rows) -> F32:
+    """The records as the group has them."""
     now = layout_of(group)
     if (now.parts, now.dtype, now.vector_rule, now.linear_rule) == (
         saved.parts,
@@ -102,11 +99,13 @@ def _as_laid_out(saved: RecordLayout, group: Group, space: int, keys: U64, recor
         saved.vector_rule,
         saved.linear_rule,
     ):
-        return records
-    fresh = np.empty((keys.size, now.record_floats), dtype=np.float32)
-    group.native.initial_records(space, keys, fresh)
+        return rows.records
+    fresh = np.empty((rows.keys.size, now.record_floats), dtype=np.float32)
+    group.native.initial_records(space, rows.keys, fresh)
     begin, length = now.parts["vector"]
-    fresh[:, begin : begin + length] = narrow(widen(_part(saved, "vector", records), saved.dim, saved.dtype), now.dtype)
+    fresh[:, begin : begin + length] = narrow(
+        widen(_part(saved, "vector", rows.records), saved.dim, saved.dtype), now.dtype
+    )
     for part, is_same in (
         ("linear", None not in (saved.linear_rule, now.linear_rule)),
         ("vector_state", saved.vector_rule == now.vector_rule),
@@ -114,7 +113,7 @@ def _as_laid_out(saved: RecordLayout, group: Group, space: int, keys: U64, recor
     ):
         if is_same:
             begin, length = now.parts[part]
-            fresh[:, begin : begin + length] = _part(saved, part, records)
+            fresh[:, begin : begin + length] = _part(saved, part, rows.records)
     return fresh
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from sfctr.store import Store
 from .dense import join_fields, parameter_names, restore_optimizer
 from .layout import layout_of
 from .load_rows import load_rows
-from .manifest import Manifest, check_files, read_manifest, read_text
+from .manifest import Manifest, check_file, check_files, read_manifest, read_text
 from .parts import read_clock, read_strings, read_waiting, stored
 from .random_states import restore_random_states
 from .restore import Restore, compare
@@ -45,6 +45,16 @@ class Checkpoint:
     @property
     def facts(self) -> Mapping[str, Any]:
         return self.manifest.facts
+
+    def files(self) -> Iterator[tuple[str, int, str]]:
+        """Name and bytes of every file, and what is wrong with it ("" where it is sound); reads each."""
+        for name, facts in self.manifest.files.items():
+            try:
+                check_file(self.directory / name, facts)
+            except CheckpointError as error:
+                yield name, facts.bytes, str(error)
+            else:
+                yield name, facts.bytes, ""
 
     @cached_property
     def trainer(self) -> Any:
@@ -89,8 +99,17 @@ class Checkpoint:
         saved = {table.name: (number, table) for number, table in enumerate(stored(self.run.tables))}
         for name, source in sources.items():
             if source in saved:
+                self._check_num_rows(store, name, source)
                 self._load_membership(store, name, *saved[source])
         _load(store.dense_tables, self._tensors("table."), self.restore, "table.", self.directory)
+
+    def _check_num_rows(self, store: Store, name: str, source: str) -> None:
+        found, needed = store.num_rows(name), self.manifest.num_rows[source]
+        if found != needed:
+            raise CheckpointError(
+                f"{self.directory}: {found:,} rows of table '{name}' were found, and the manifest says {needed:,}; the"
+                " checkpoint is damaged, use another one (or the store had rows before)"
+            )
 
     def _load_membership(self, store: Store, name: str, number: int, saved: Table) -> None:
         if saved.has_membership and store.tables[name].has_membership:
@@ -134,13 +153,16 @@ class Checkpoint:
         return read_text(self.directory / "state.json", json.loads)
 
 
-def open_checkpoint(directory: Path) -> Checkpoint:
-    """The checkpoint in `directory`, every file of it read and checked. Raises CheckpointError where one is missing or
-    damaged."""
+def open_checkpoint(directory: Path, *, is_checked: bool = False) -> Checkpoint:
+    """The checkpoint in `directory`, every file of it read and checked, unless CheckpointDirectory.newest() just did.
+
+    Raises CheckpointError where one is missing or damaged.
+    """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: there is no checkpoint; give a directory such as RUN/checkpoints/step-...")
     manifest = read_manifest(directory)
-    check_files(directory, manifest.files)
+    if not is_checked:
+        check_files(directory, manifest.files)
     run = read_text(directory / "run.toml", lambda text: decode_run_file(text, str(directory / "run.toml")))
     return Checkpoint(directory, manifest, run)
 

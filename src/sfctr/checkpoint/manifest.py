@@ -27,8 +27,8 @@ NAME = "manifest.json"
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """chain: steps of the checkpoints whose rows files are here, the full one first and this one last.
 
-    groups: in the order of the files in rows/. membership: counters by table. best_step: of the evaluation that was the
-    best until then. facts: whatever else the run keeps.
+    groups: in the order of the files in rows/. num_rows, membership: by table that is not dense; counters of those with
+    such options. best_step: of the evaluation that was the best until then. facts: whatever else the run keeps.
     """
 
     format: str = FORMAT
@@ -37,6 +37,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kind: Literal["full", "changes"]
     chain: tuple[int, ...]
     groups: tuple[RecordLayout, ...]
+    num_rows: dict[str, int]
     membership: dict[str, dict[str, int]]
     best_step: int | None
     facts: dict[str, Any]

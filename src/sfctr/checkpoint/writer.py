@@ -139,8 +139,8 @@ class Checkpointer:
                 written = write_checkpoint(beside, self._directory.disk, captured, base, self._snapshot.groups, removed)
                 path = self._directory.complete(captured.step)
         except BaseException as error:
-            self._snapshot.end_snapshot(False)
             self._base, self._error = None, error
+            self._snapshot.end_snapshot(False)
             with suppress(OSError):
                 self._directory.give_up(captured.step)
             return

@@ -82,6 +82,7 @@ class Group:
             policy=policy,
             dtype=plan.dtype,
             staging_bytes=staging_bytes(budget.limit),
+            snapshot_bytes=snapshot_bytes(budget.limit),
             faults=faults,
         )
         self._staging_bytes = staging_bytes(budget.limit)
@@ -242,6 +243,19 @@ class Group:
         self._drop()
         return self.native.remove_rows(2 * place, keys)
 
+    def begin_snapshot(self, full: bool) -> None:
+        """From now on the native group's snapshot is the rows as they are now; see Store.begin_snapshot."""
+        self._lower()
+        self.native.begin_snapshot(full)
+
+    def take_snapshot(self, count: int) -> tuple[int, U64, U32, F32] | None:
+        """The next rows of the snapshot; see spec.snapshot."""
+        return self.native.take_snapshot(count)
+
+    def take_tombstones(self) -> list[tuple[int, U64]]:
+        """By space, keys removed since the snapshot before began."""
+        return self.native.take_tombstones()
+
     def counters(self) -> Mapping[str, int]:
         """What has moved since the store was made; see the native core's GroupCounters."""
         return self.native.counters()
@@ -282,3 +296,8 @@ def rows_of_block(row_bytes: int) -> int:
 def staging_bytes(ram_bytes: int) -> int:
     """Buffers of the disk, as a share of the RAM that rows may take: a sixty-fourth, between 64 KiB and 8 MiB."""
     return min(8 << 20, max(64 << 10, ram_bytes >> 6))
+
+
+def snapshot_bytes(ram_bytes: int) -> int:
+    """Copies of rows that training changes before a snapshot took them: a sixty-fourth, between 1 MiB and 64 MiB."""
+    return min(64 << 20, max(1 << 20, ram_bytes >> 6))

@@ -284,6 +284,42 @@ class Store:
         group, place = self.group_of(table)
         group.native.restore_membership(place, dict(counters), waiting.keys, waiting.counts, waiting.last)
 
+    @property
+    def needs_full(self) -> bool:
+        """Whether the next snapshot must hold all rows: none was kept yet, or the last was not."""
+        return any(group.native.needs_full for group in self.groups)
+
+    def begin_snapshot(self, full: bool) -> None:
+        """From now on the snapshot of each group (`Group.native`) is its rows as they are now.
+
+        Between two steps; batches may be planned ahead. full: all rows; else those trained, loaded or new since the
+        snapshot before began. Another thread takes them with take_snapshot(), beside training, which waits where it
+        has changed more rows than there is room to keep as they were. Dense tables are no part of it. Raises
+        RuntimeError while one is under way or a Ready is open, and where it is not full and needs_full.
+        """
+        begun: list[Group] = []
+        try:
+            for group in self.groups:
+                group.begin_snapshot(full)
+                begun.append(group)
+        except BaseException:
+            for group in begun:
+                group.native.end_snapshot(False)
+            raise
+
+    def end_snapshot(self, kept: bool) -> None:
+        """kept: all rows were taken, and lie where they will be found again; if not, the next must be full.
+
+        Raises RuntimeError where none is under way, or one is kept of which not all was taken.
+        """
+        for group in self.groups:
+            group.native.end_snapshot(kept)
+
+    def mark_saved(self) -> None:
+        """After rows were loaded from a snapshot: none counts as changed, and the next need not be full."""
+        for group in self.groups:
+            group.native.mark_saved()
+
     def memory_bytes(self) -> int:
         """Bytes of RAM that rows, indexes and the disk's buffers take, without dense tables."""
         return sum(group.native.memory_bytes() for group in self.groups)

@@ -77,7 +77,7 @@ native-sanitize: $(INSTALLED)
 
 # Those that run threads beside each other.
 SPACE = $(subst ,, )
-TSAN_TESTS = test_thread_pool test_row_log_threads test_row_group test_row_group_stress
+TSAN_TESTS = test_thread_pool test_row_log_threads test_row_group test_row_group_stress test_snapshot
 
 native-tsan: $(INSTALLED)
 	$(CONFIGURE) -B $(BUILD)/native-tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSFCTR_SANITIZE=thread

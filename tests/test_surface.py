@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 NOUNS = {
     *{"Schema", "Dense", "Categorical", "Bucket", "TimePart", "Cross", "Bag", "Sequence", "TimeColumn"},
-    *{"Table", "Tiers", "Normal", "Uniform"},
+    *{"Table", "Tiers", "Normal", "Uniform", "Checkpoints"},
     *{"SGD", "Adagrad", "RowWiseAdagrad", "Adam", "AdamW", "FTRL", "Schedule", "Plateau"},
 }
 ERRORS = {

@@ -92,7 +92,7 @@ void bind_copies(nb::class_<RowGroup>& group) {
           "Copy the records of unique keys, uint32 [n], as they are in RAM, to records [n, record_floats].")
       .def(
           "scatter",
-          [](const RowGroup& self, const PyWorkingSet& ws, Numbers keys, arrays::Matrix<const float> records) {
+          [](RowGroup& self, const PyWorkingSet& ws, Numbers keys, arrays::Matrix<const float> records) {
             Release release;
             self.scatter(ws.core, arrays::span(keys), arrays::span(records));
           },

@@ -16,15 +16,15 @@ void Clock::truncate(std::uint32_t end) {
 }
 
 void Clock::note_use(std::uint32_t place) {
-  std::uint8_t& mark = meta(place).mark;
-  mark = policy_ == Policy::kLru ? 1 : static_cast<std::uint8_t>(std::min<int>(kMostMarks, mark + 1));
+  Meta& here = meta(place);
+  here.mark = policy_ == Policy::kLru ? 1 : static_cast<std::uint8_t>(std::min<int>(kMostMarks, here.mark + 1)) & 15;
 }
 
 // Whether the hand goes on; a mark that holds it off is used up by that.
 bool Clock::pass_over(Meta& meta) const {
   if (meta.flags != kTaken || meta.pins != 0) return true;
   if (meta.mark == 0) return false;
-  meta.mark = policy_ == Policy::kLru ? 0 : static_cast<std::uint8_t>(meta.mark / 2);
+  meta.mark = policy_ == Policy::kLru ? 0 : meta.mark >> 1 & 15;
   return true;
 }
 

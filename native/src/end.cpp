@@ -26,6 +26,7 @@ void RowGroup::discard(WorkingSet& ws) {
 void RowGroup::end_batch(WorkingSet& ws, std::uint64_t step) {
   Located& located = ws.located;
   located.group = 0;
+  if (step > 0 && tracking_.is_on) tag_trained(ws);
   if (!located.scratch.empty()) store_scratch(ws, step > 0);
   Ended ended;
   ended.step = step;
@@ -76,6 +77,7 @@ void RowGroup::store_scratch(WorkingSet& ws, bool committed) {
     const std::uint32_t* const slot = tables_[native_table].index.slot_of(ws.keys()[u]);  // none if removed meanwhile
     if (slot && Place::from_bits(*slot).is_on_disk()) old.push_back(Place::from_bits(*slot).location());
   }
+  keep_rows(ids);
   try {
     put_on_disk(ids, records);
   } catch (const DiskError&) {
@@ -95,7 +97,10 @@ void RowGroup::put_on_disk(std::span<const RecordId> ids, std::span<const std::b
   append(ids, records, locations.data());
   std::size_t done = 0;
   try {
-    for (; done < ids.size(); ++done) set_place(ids[done], Place::on_disk(locations[done]));
+    for (; done < ids.size(); ++done) {
+      set_place(ids[done], Place::on_disk(locations[done]));
+      set_tags(Place::on_disk(locations[done]), RowTags::kChanged);
+    }
   } catch (...) {
     log().release(std::span(locations).subspan(done));
     throw;
@@ -109,6 +114,7 @@ void RowGroup::put_beyond(std::span<const RecordId> ids, std::span<const std::by
     frames_.set_owner(frame, {ids[i].key, ids[i].table});
     std::copy_n(records[i], layout_.num_floats() * sizeof(float), reinterpret_cast<std::byte*>(frames_.record(frame)));
     set_place(ids[i], Place::in_ram(frame));
+    set_tags(Place::in_ram(frame), RowTags::kRow | RowTags::kChanged);
   }
 }
 
@@ -156,6 +162,7 @@ void RowGroup::become_row(const Fresh& fresh) {
   std::uint32_t* const slot = table.index.slot_of(fresh.key);
   if (!Place::from_bits(*slot).is_provisional()) return;
   *slot = Place::in_ram(fresh.frame).bits();
+  frames_.add_tags(fresh.frame, RowTags::kRow);
   --table.num_provisional;
 }
 

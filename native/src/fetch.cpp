@@ -37,7 +37,10 @@ void RowGroup::fetch(WorkingSet& ws) {
     require_no_orphans(ws);
     std::vector<Location> read;
     for (const Load& load : ws.located.loads) {
-      if (Place::from_bits(ws.located.places[load.key]).is_in_ram()) read.push_back(load.location);
+      const Place place = Place::from_bits(ws.located.places[load.key]);
+      if (!place.is_in_ram()) continue;
+      read.push_back(load.location);
+      frames_.drop_tags(place.frame(), RowTags::kUnread);
     }
     if (!read.empty()) log().release(read);
     end_loading(ws);
@@ -85,12 +88,14 @@ void RowGroup::read_around(std::span<std::uint32_t> places) const {
 // on disk as well, until they are read, and may move there.
 void RowGroup::compact() {
   if (num_uncompacted_ == 0) return;
-  const std::size_t budget_bytes = 4 * std::exchange(num_uncompacted_, 0) * layout_.num_floats() * sizeof(float);
+  const std::size_t num_records = 4 * std::exchange(num_uncompacted_, 0);
+  if (tracking_.is_on) tracking_.locations.cover(log().reach(num_records));
   std::unordered_map<Location, Load*> loads;
   for (WorkingSet* const ws : loading_) {
     for (Load& load : ws->located.loads) loads[load.location] = &load;
   }
-  log().compact(budget_bytes, [&](RecordId id, Location old, Location now) {
+  log().compact(num_records * layout_.num_floats() * sizeof(float), [&](RecordId id, Location old, Location now) {
+    set_tags(Place::on_disk(now), tags_of(Place::on_disk(old)));
     if (const auto found = loads.find(old); found != loads.end()) {
       found->second->location = now;
     } else {
@@ -108,11 +113,14 @@ void RowGroup::return_loads(WorkingSet& ws) {
     const auto after = std::ranges::upper_bound(table_begin, static_cast<std::int64_t>(load.key));
     const auto native_table = static_cast<std::size_t>(after - table_begin.begin() - 1);
     std::uint32_t* const slot = tables_[native_table].index.slot_of(ws.keys()[load.key]);
+    const std::uint8_t tags = frames_.tags(place.frame());
+    frames_.drop_tags(place.frame(), 0xFF);
     if (Place::from_bits(*slot).is_provisional()) {  // removed meanwhile
       log().release({&load.location, 1});
       continue;
     }
     *slot = Place::on_disk(load.location).bits();
+    set_tags(Place::on_disk(load.location), tags);
     ws.located.places[load.key] = Place::none().bits();
     if (frames_.unpin(place.frame()) == 0) {
       frames_.give(place.frame());

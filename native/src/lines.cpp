@@ -287,14 +287,14 @@ void RowGroup::gather(const WorkingSet& ws, std::span<const std::uint32_t> keys,
   });
 }
 
-void RowGroup::scatter(const WorkingSet& ws, std::span<const std::uint32_t> keys,
-                       std::span<const float> records) const {
+void RowGroup::scatter(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::span<const float> records) {
   require_at_hand(ws, keys, records.size());
   const std::size_t num_floats = layout_.num_floats();
   for (const std::uint32_t u : keys) {
     if (ws.located.kinds[u] != static_cast<std::uint8_t>(RecordKind::kAbsent)) continue;
     throw std::invalid_argument("unique key " + std::to_string(u) + " is absent: there is no record of it to write");
   }
+  if (kept_.is_open()) keep_batch(ws, keys);
   parallel_ranges(keys.size(), kRecords, [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
       std::copy_n(records.data() + i * num_floats, num_floats, ws.located.records[keys[i]]);
@@ -316,12 +316,14 @@ std::vector<std::uint32_t> RowGroup::dirty_lines() {
 
 void RowGroup::lower(std::span<const std::uint32_t> lines, std::span<const float> records) {
   require_shape(lines.size(), records.size());
+  if (kept_.is_open()) kept_.wait_for_room();
   std::lock_guard lock(mutex_);
   require_device();
   for (const std::uint32_t line : lines) {
     if (line < lines_->end() && lines_->is_full(line)) continue;
     throw std::invalid_argument("line " + std::to_string(line) + " holds no row");
   }
+  for (const std::uint32_t line : lines) keep_line(line);
   const std::size_t num_floats = layout_.num_floats();
   parallel_ranges(lines.size(), kRecords, [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {

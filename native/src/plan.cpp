@@ -265,6 +265,7 @@ void RowGroup::evict(std::span<const std::uint32_t> victims) {
   append(ids, records, locations.data());
   for (std::size_t i = 0; i < victims.size(); ++i) {
     *tables_[ids[i].table].index.slot_of(ids[i].key) = Place::on_disk(locations[i]).bits();
+    set_tags(Place::on_disk(locations[i]), frames_.tags(victims[i]));
     frames_.give(victims[i]);
     ++table_counters_[ids[i].table / 2].evicted;
   }
@@ -272,6 +273,7 @@ void RowGroup::evict(std::span<const std::uint32_t> victims) {
 
 // Throws what RowLog::append does.
 void RowGroup::append(std::span<const RecordId> ids, std::span<const std::byte* const> records, Location* locations) {
+  if (tracking_.is_on) tracking_.locations.cover(log().reach(ids.size()));
   if (!faults_) {
     log().append(ids, records.data(), locations);
   } else {
@@ -335,6 +337,7 @@ void RowGroup::place_key(WorkingSet& ws, std::size_t native_table, std::uint32_t
   } else {
     located.loads.push_back({u, before.location()});
     *table.index.slot_of(key) = place.bits();
+    frames_.set_tags(frame, RowTags::kRow | RowTags::kUnread | tags_of(before));
   }
   frames_.set_owner(frame, {key, static_cast<std::uint32_t>(native_table)});
   frames_.pin(frame);

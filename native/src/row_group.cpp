@@ -55,6 +55,7 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
                    : nullptr),
       frames_(layout_.num_floats() * sizeof(float), policy_, budget_),
       next_uses_(2 * inits_.size()),
+      kept_(2 * inits_.size(), layout_.num_floats(), tiers.snapshot_bytes),
       zeros_(layout_.num_floats(), 0.0f),
       faults_(std::move(tiers.faults)),
       number_(next_number()),
@@ -141,7 +142,10 @@ std::size_t RowGroup::memory_bytes() {
   std::lock_guard lock(mutex_);
   drain();
   std::size_t total = frames_.memory_bytes() + next_uses_.memory_bytes() + (log_ ? log_->memory_bytes() : 0) +
-                      (lines_ ? lines_->memory_bytes() : 0);
+                      (lines_ ? lines_->memory_bytes() : 0) + kept_.memory_bytes() + tracking_.locations.memory_bytes();
+  for (const auto* lists : {&tracking_.gone, &tracking_.tombstones}) {
+    for (const std::vector<std::uint64_t>& keys : *lists) total += keys.capacity() * sizeof(std::uint64_t);
+  }
   for (const NativeTable& table : tables_) total += table.index.memory_bytes();
   if (members_) {
     for (const Membership& table : members_->tables) total += table.memory_bytes();

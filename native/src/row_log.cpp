@@ -138,6 +138,10 @@ void RowLog::submit_head(bool last) {
   if (last) head_ = nullptr;
 }
 
+std::uint64_t RowLog::reach(std::uint64_t num_records) const {
+  return (segments_.size() + num_records / layout_->segment_records + 2) * layout_->segment_records;
+}
+
 LogSegment& RowLog::segment_of(Location location) const {
   const std::uint32_t number = layout_->segment_of(location);
   if (number >= segments_.size() || !segments_[number] || !segments_[number]->is_live(layout_->place_of(location))) {

@@ -97,6 +97,7 @@ std::optional<std::uint64_t> RowGroup::export_rows(std::size_t native_table, std
 // Straight to disk where RAM is full: what is loaded before training need not have been used last.
 void RowGroup::import_rows(std::size_t native_table, std::span<const std::uint64_t> keys,
                            std::span<const float> records, std::span<const std::uint32_t> last) {
+  if (kept_.is_open()) kept_.wait_for_room();
   std::lock_guard lock(mutex_);
   drain();
   NativeTable& table = this->table(native_table);
@@ -118,6 +119,7 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
   std::vector<std::uint32_t> places(keys.size());
   table.index.find(keys, places.data());
   budget_->require_index(static_cast<std::uint64_t>(std::ranges::count(places, Index::kNone)));
+  keep_rows(owner, keys);
   compact();
   shrink_to_budget();
   std::vector<RecordId> ids;
@@ -135,6 +137,7 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
     const Place place = slot ? Place::from_bits(*slot) : Place::none();
     if (place.is_in_ram()) {
       std::copy_n(records, num_floats, frames_.record(place.frame()));
+      frames_.add_tags(place.frame(), RowTags::kChanged);
       continue;
     }
     const std::uint32_t frame = frames_.take();
@@ -152,6 +155,7 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
     std::copy_n(records, num_floats, frames_.record(frame));
     try {
       set_place({keys[i], owner}, Place::in_ram(frame));
+      frames_.set_tags(frame, RowTags::kRow | RowTags::kChanged);
     } catch (...) {
       frames_.give(frame);
       throw;

@@ -61,6 +61,7 @@ void RowGroup::settle(WorkingSet& ws, std::int64_t time) {
   if (located.settled) return;
   std::lock_guard lock(mutex_);
   drain();
+  if (kept_.is_open()) keep_stale(ws);
   const std::vector<KeyBlock> blocks = key_blocks(ws, kBlock);
   parallel_for(blocks.size(), [&](std::size_t b) { settle_block(ws, blocks[b]); });
   redirect_refused(ws);
@@ -161,7 +162,9 @@ void RowGroup::commit_members(const Ended& batch) {
 void RowGroup::remove_stale(std::size_t t, std::uint64_t first, std::uint64_t last) {
   if (!members_) return;
   Membership& table = members_->tables[t];
-  for (const std::uint64_t key : table.stale_rows(tables_[2 * t].index, first, last)) {
+  const std::vector<std::uint64_t> keys = table.stale_rows(tables_[2 * t].index, first, last);
+  keep_rows(static_cast<std::uint32_t>(2 * t), keys);
+  for (const std::uint64_t key : keys) {
     ++table.counters.expired;
     take_out(2 * t, key);
   }
@@ -170,6 +173,8 @@ void RowGroup::remove_stale(std::size_t t, std::uint64_t first, std::uint64_t la
 // The key has a row no more. Batches in flight keep its frame.
 void RowGroup::take_out(std::size_t native_table, std::uint64_t key) {
   NativeTable& table = tables_[native_table];
+  keep_rows(static_cast<std::uint32_t>(native_table), {&key, 1});
+  if (tracking_.is_on) note_gone(static_cast<std::uint32_t>(native_table), key);
   std::uint32_t* const slot = table.index.slot_of(key);
   const Place place = Place::from_bits(*slot);
   if (members_) members_->tables[native_table / 2].rows().drop(key);
@@ -180,6 +185,7 @@ void RowGroup::take_out(std::size_t native_table, std::uint64_t key) {
   }
   if (place.is_in_ram() && frames_.num_pins(place.frame()) > 0) {
     *slot = Place::provisional(place.frame()).bits();
+    frames_.drop_tags(place.frame(), RowTags::kRow | RowTags::kTravelling);
     *table.index.entry_of(key).stamp = kUnborn;
     ++table.num_provisional;
     return;
@@ -196,6 +202,7 @@ void RowGroup::take_out(std::size_t native_table, std::uint64_t key) {
 }
 
 std::uint64_t RowGroup::remove_rows(std::size_t native_table, std::span<const std::uint64_t> keys) {
+  if (kept_.is_open()) kept_.wait_for_room();
   std::lock_guard lock(mutex_);
   drain();
   table(native_table);  // refuses one that is not there
@@ -205,6 +212,7 @@ std::uint64_t RowGroup::remove_rows(std::size_t native_table, std::span<const st
   if (lines_ && lines_->num_taken() > 0) throw std::runtime_error("drop the lines first: rows are on a device");
   Membership* const members = native_table % 2 == 0 ? members_of(native_table / 2) : nullptr;
   std::uint64_t count = 0;
+  keep_rows(static_cast<std::uint32_t>(native_table), keys);
   for (const std::uint64_t key : keys) {
     if (members) budget_->give_keys(members->forget(key));
     std::uint32_t slot;

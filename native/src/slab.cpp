@@ -26,6 +26,11 @@ void Slab::add_chunk() {
   room_ += num_rows;
 }
 
+void Slab::fix() {
+  const std::uint64_t beyond = (std::uint64_t{std::numeric_limits<std::uint32_t>::max()} >> largest_bits_) + 1;
+  chunks_.reserve(num_doubling_ + beyond);
+}
+
 std::uint32_t Slab::grow() {
   if (end_ == std::numeric_limits<std::uint32_t>::max()) throw std::length_error("a table holds at most 2^32 - 1 rows");
   if (end_ == room_) add_chunk();

@@ -27,6 +27,7 @@ void RowGroup::update(WorkingSet& ws, std::uint64_t step, float scale, std::span
                                 std::to_string(num_tables()) + " tables");
   }
   if (faults_) strike_update(ws);
+  if (kept_.is_open()) keep_trained(ws);
   if (ws.gradients.any) {
     const std::vector<KeyBlock> blocks = key_blocks(ws, kKeys);
     const auto update = [&](const KeyBlock& block) {

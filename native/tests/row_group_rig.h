@@ -44,6 +44,8 @@ struct GroupSetup {
   std::uint64_t max_records = std::uint64_t{1} << 31;
   IoFaults* io_faults = nullptr;
   std::shared_ptr<RowFaults> faults{};
+  std::size_t snapshot_bytes = std::size_t{1} << 20;
+  sfctr::MembershipRule rule{};  // of the first table
 
   std::uint64_t ram_bytes() const {
     return num_frames ? (2 * num_keys + 1) * sfctr::kIndexBytes + *num_frames * kFrameBytes : Budget::kUnbounded;
@@ -56,6 +58,7 @@ inline std::unique_ptr<RowGroup> make_group(const GroupSetup& setup, const TempD
   tiers.budget = budget ? budget : std::make_shared<Budget>(setup.ram_bytes());
   tiers.policy = setup.policy;
   tiers.faults = setup.faults;
+  tiers.snapshot_bytes = setup.snapshot_bytes;
   if (setup.has_disk) {
     tiers.disk = small_options(directory, 1, setup.io);
     tiers.disk->directory += "/rows";
@@ -64,7 +67,7 @@ inline std::unique_ptr<RowGroup> make_group(const GroupSetup& setup, const TempD
     tiers.disk->max_records = setup.max_records;
     tiers.disk->faults = setup.io_faults;
   }
-  const sfctr::TableInit first{.seed = 1, .null_seed = 2, .normal = false, .a = -1, .b = 1};
+  const sfctr::TableInit first{.seed = 1, .null_seed = 2, .normal = false, .a = -1, .b = 1, .membership = setup.rule};
   const sfctr::TableInit second{.seed = 3, .null_seed = 4, .normal = false, .a = -1, .b = 1};
   return std::make_unique<RowGroup>(kDim, sfctr::Rule::kMomentum, sfctr::Rule::kNone, false, std::vector{first, second},
                                     std::move(tiers));

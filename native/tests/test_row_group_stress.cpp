@@ -1,5 +1,5 @@
-// One thread plans and fetches ahead, another trains and reads, over caches of a few rows and disks that fail: every
-// read and the end are those of a map.
+// One thread plans and fetches ahead, another trains and reads, a third takes snapshots, over caches of a few rows and
+// disks that fail: every read, every snapshot and the end are those of a map.
 #include <unistd.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-#include "row_group_rig.h"
+#include "snapshot_rig.h"
 
 namespace {
 
@@ -25,6 +25,7 @@ struct Plan {
   std::size_t known = 2;   // batches announced beyond the one that is planned
   std::size_t unread = 1;  // batches planned and not yet fetched, beyond the one that is
   std::size_t ahead = 3;   // batches fetched and not yet in training
+  bool is_saved = true;    // snapshots are taken
 };
 
 // Batches on their way from the thread that plans to the one that trains.
@@ -78,7 +79,7 @@ class Ready {
 class Stress {
  public:
   explicit Stress(const Plan& plan)
-      : plan_(plan), group_(make_group(plan.setup, directory_, budget_)), twin_(*group_) {}
+      : plan_(plan), group_(make_group(plan.setup, directory_, budget_)), twin_(*group_), saver_(*group_) {}
 
   // Until all batches have ended, or the disk has failed for good.
   void run() {
@@ -88,15 +89,18 @@ class Stress {
       twin_.end(*batch);
       ready_.ended();
       if (n % 5 == 0) read_some(random);
+      if (plan_.is_saved && n % 7 == 0) save(random);
       CHECK(twin_.num_wrong() == 0);
     }
     planner.join();
+    if (taker_.joinable()) end_snapshot(true);
     check_end();
   }
 
   bool has_failed() const { return has_failed_; }
   std::size_t num_refused() const { return num_refused_; }
   std::size_t num_unread() const { return num_unread_; }
+  std::size_t num_saved() const { return num_saved_; }
   sfctr::GroupCounters counters() const { return group_->counters(); }
   sfctr::LogCounters log_counters() const { return group_->log_counters(); }
 
@@ -176,6 +180,27 @@ class Stress {
     CHECK(group_->memory_bytes() > 0);
   }
 
+  // Ends the snapshot that is under way once all of it was taken, and then begins the next.
+  void save(std::mt19937_64& random) {
+    if (taker_.joinable()) {
+      if (is_taken_) end_snapshot(random() % 8 != 0);
+      return;
+    }
+    saver_.begin(group_->needs_full());
+    CHECK(saver_.expected().size() == twin_.rows.size());
+    for (const auto& [id, row] : saver_.expected()) CHECK(row.record == twin_.rows.at(id));
+    is_taken_ = false;
+    taker_ = std::thread([this] {
+      while (saver_.take(5)) continue;
+      is_taken_ = true;
+    });
+  }
+  void end_snapshot(bool kept) {
+    taker_.join();
+    saver_.end(kept);
+    num_saved_ += kept;
+  }
+
   void until_read(const std::function<void()>& read) {
     while (true) {
       try {
@@ -208,6 +233,10 @@ class Stress {
   std::shared_ptr<Budget> budget_ = std::make_shared<Budget>(plan_.setup.ram_bytes());
   std::unique_ptr<RowGroup> group_;
   RowTwin twin_;
+  Saver saver_;
+  std::thread taker_;
+  std::atomic<bool> is_taken_ = false;
+  std::size_t num_saved_ = 0;
   Ready ready_{plan_.ahead};
   std::deque<std::unique_ptr<Batch>> known_, planned_;  // of the thread that plans
   std::atomic<bool> has_failed_ = false;
@@ -216,12 +245,12 @@ class Stress {
 };
 
 void rows_are_those_of_a_map_at_any_size_of_the_cache(std::uint64_t seed) {
-  std::uint64_t records_moved = 0, bytes_read = 0;  // in all: how much of one run depends on its threads
+  std::uint64_t records_moved = 0, bytes_read = 0, num_saved = 0;  // in all: how much of one run depends on its threads
   for (const std::size_t num_frames : {0, 1, 3, 8, 20, 200}) {
     for (const Policy policy : {Policy::kLru, Policy::kLfu}) {
       const IoKind io = num_frames % 2 == 0 ? IoKind::kAuto : IoKind::kThreads;
       for (const std::size_t known : {0, 1, 4}) {
-        Stress stress({.setup = {.num_frames = num_frames, .policy = policy, .io = io},
+        Stress stress({.setup = {.num_frames = num_frames, .policy = policy, .io = io, .snapshot_bytes = 256},
                        .seed = ++seed,
                        .known = known,
                        .unread = seed % 4,
@@ -230,12 +259,13 @@ void rows_are_those_of_a_map_at_any_size_of_the_cache(std::uint64_t seed) {
         const sfctr::GroupCounters counters = stress.counters();
         CHECK((counters.evicted > 0) == (num_frames < 200));
         CHECK(num_frames > 1 || counters.scratch > 0);
+        num_saved += stress.num_saved();
         records_moved += stress.log_counters().records_moved;
         bytes_read += stress.log_counters().bytes_read;
       }
     }
   }
-  CHECK(records_moved > 0 && bytes_read > 0);
+  CHECK(records_moved > 0 && bytes_read > 0 && num_saved > 100);
 }
 
 void rows_without_a_disk_are_those_of_a_map() {
@@ -247,7 +277,7 @@ void rows_without_a_disk_are_those_of_a_map() {
 void a_sector_that_cannot_be_read_now_and_then_costs_no_row(IoKind io) {
   IoFaults faults;
   for (std::uint64_t n = 0; n < 100; ++n) faults.fail(IoCall::kRead, EIO, n * 4);
-  Stress stress({.setup = {.num_frames = 8, .io = io, .io_faults = &faults}, .seed = 78});
+  Stress stress({.setup = {.num_frames = 8, .io = io, .io_faults = &faults}, .seed = 78, .is_saved = false});
   stress.run();
   CHECK(stress.num_unread() > 0 || stress.log_counters().bytes_read == 0);  // else all was still in memory
 }
@@ -255,7 +285,8 @@ void a_sector_that_cannot_be_read_now_and_then_costs_no_row(IoKind io) {
 void a_full_disk_ends_the_planning_and_costs_no_row(std::size_t num_frames, std::uint64_t after_bytes) {
   IoFaults faults;
   faults.disk_full(after_bytes);
-  Stress stress({.setup = {.num_frames = num_frames, .io_faults = &faults}, .seed = after_bytes, .ahead = 4});
+  Stress stress(
+      {.setup = {.num_frames = num_frames, .io_faults = &faults}, .seed = after_bytes, .ahead = 4, .is_saved = false});
   stress.run();
   CHECK(stress.has_failed() && stress.num_refused() == 1);
 }

@@ -276,13 +276,14 @@ class RowGroup:
     order of address, and a zero half after an odd dim. One thread plans and fetches, another may train and read.
     """
 
-    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32', faults: RowFaults | None = None) -> None:
+    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32', snapshot_bytes: int = 1048576, faults: RowFaults | None = None) -> None:
         """
         Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of
         dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows that
         the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.
         segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: 'fp32' or
-        'bf16', of the vectors alone. faults: for tests.
+        'bf16', of the vectors alone. snapshot_bytes: of rows that training changes before a snapshot took them; a step
+        waits where there are more. faults: for tests.
         """
 
     @property
@@ -521,6 +522,43 @@ class RowGroup:
     def end_step(self, ws: WorkingSet, step: int, reached: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
         End a batch that was trained on the device: keys whose reached, uint8 [U], is not 0 now have a row.
+        """
+
+    def begin_snapshot(self, full: bool) -> None:
+        """
+        Between two steps: from now on the snapshot is the rows as they are now, all of them or those trained,
+        loaded or new since the one before began. Batches may be planned ahead, no line may be dirty. Raises
+        RuntimeError if one is under way, or if it is not full and needs_full.
+        """
+
+    def take_snapshot(self, count: int) -> tuple[int, NDArray[numpy.uint64], NDArray[numpy.uint32], NDArray[numpy.float32]] | None:
+        """
+        The next rows, at most count, of one native table: its number, keys [n], the step that trained each last
+        ([n], or [0] without membership), records [n, record_floats]. None: all were given. From any thread, one at a
+        time, beside everything else. Raises DiskError and ChecksumError; the snapshot cannot then be kept.
+        """
+
+    def take_tombstones(self) -> list[tuple[int, NDArray[numpy.uint64]]]:
+        """
+        Native tables and their keys, sorted, whose rows went for good since the snapshot before began; of those that
+        came back, the row is in the snapshot. Once for each snapshot; one that had to be full may leave some out.
+        """
+
+    def end_snapshot(self, kept: bool) -> None:
+        """
+        kept: all of it was taken, and lies where it will be found again; if not, the next must be full.
+        """
+
+    @property
+    def needs_full(self) -> bool:
+        """
+        Whether the next snapshot must hold all rows: none was kept yet, the last was not, or more rows went
+        than are worth being listed.
+        """
+
+    def mark_saved(self) -> None:
+        """
+        The rows are those of a snapshot that was kept: none counts as changed.
         """
 
 class AccessLog:

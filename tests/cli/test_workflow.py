@@ -223,7 +223,9 @@ def test_a_run_is_replaced_only_when_asked_to(sfctr, run):
     replaced = sfctr("train", "run.toml", "--run", "run", "--overwrite", "--set", "train.max_steps=2")
     assert replaced.code == 0, replaced.err
     assert "max_steps = 2" in (run / "run.toml").read_text()
-    assert sorted(p.name for p in run.iterdir()) == ["best", "last", "metrics.jsonl", "notes.txt", "run.toml"]
+    assert sorted(p.name for p in run.iterdir()) == [
+        *("best", "checkpoints", "last", "metrics.jsonl", "notes.txt", "run.toml")
+    ]
 
 
 def test_an_interrupted_run_keeps_what_it_learnt_and_can_be_used(sfctr, files, monkeypatch):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sfctr.spec.errors import ConfigError, SchemaError
 from sfctr.spec.optim import FTRL, SGD, Adagrad, Adam, AdamW, Plateau, RowWiseAdagrad, Schedule
-from sfctr.spec.runfile import Data, Model, RunFile, Train
+from sfctr.spec.runfile import Checkpoints, Data, Model, RunFile, Train
 from sfctr.spec.runfile_text import checked, decode_run_file, render_run_file
 from sfctr.spec.schema import Bag, Bucket, Categorical, Cross, Dense, Schema, Sequence, TimeColumn, TimePart
 from sfctr.spec.tables import Normal, Table, Tiers, Uniform
@@ -167,13 +167,36 @@ def test_a_wrong_override_is_refused_and_quoted(override: str, words: str) -> No
 
 def test_a_rendered_file_shows_every_field_of_every_section() -> None:
     text = render_run_file(decode_run_file(SMALL, "run.toml"))
-    sections = {"data": Data, "schema": Schema, "model": Model, "train": Train, "train.schedule": Schedule}
+    sections = {
+        "data": Data,
+        "schema": Schema,
+        "model": Model,
+        "train": Train,
+        "train.schedule": Schedule,
+        "checkpoint": Checkpoints,
+    }
     for name, cls in sections.items():
         body = text.split(f"[{name}]\n")[1].split("\n[")[0]
         for field in cls.__struct_fields__:
             if field in ("optimizer", "schedule"):
                 continue
             assert any(line.removeprefix("# ").startswith(f"{field} = ") for line in body.splitlines()), (name, field)
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ({"every_steps": 0}, "checkpoint.every_steps is 0 and must be at least 1"),
+        ({"every_minutes": -0.5}, "checkpoint.every_minutes is -0.5 and must be at least 0"),
+        ({"every_minutes": float("nan")}, "checkpoint.every_minutes is nan and must be at least 0"),
+        ({"keep": 0}, "checkpoint.keep is 0 and must be at least 1"),
+        ({"full_every": 0}, "checkpoint.full_every is 0 and must be at least 1"),
+    ],
+)
+def test_options_of_checkpoints_are_checked(field: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Checkpoints(**field)
+    assert str(refused.value) == words
 
 
 def test_an_unset_field_is_a_commented_line_that_may_be_uncommented() -> None:
@@ -368,6 +391,14 @@ RUNS = st.builds(
         watch=st.sampled_from(["auc", "gauc"]),
         progressive=st.booleans(),
         window=st.integers(0, 64),
+    ),
+    checkpoint=st.builds(
+        Checkpoints,
+        every_steps=maybe(COUNTS),
+        every_minutes=st.floats(0, 1e300),
+        at_end=st.booleans(),
+        keep=COUNTS,
+        full_every=COUNTS,
     ),
     tiers=st.builds(
         Tiers,

@@ -28,7 +28,7 @@ from sfctr.spec.schema import Bag, Categorical, Dense, Schema
 from sfctr.spec.schema import Sequence as History
 from sfctr.spec.tables import Table, Tiers
 from sfctr.telemetry import Recorder
-from sfctr.train import Run, fit, next_run_dir, train_run
+from sfctr.train import Run, fit, train_run
 
 FAST = Adam(lr=0.02)
 TABLES = [Table("item", dim=4, optimizer=FAST, linear=FAST), Table("tags", dim=4, optimizer=FAST, linear=FAST)]
@@ -164,7 +164,7 @@ def test_without_validation_data_the_last_model_is_the_best(planted, schema):
     with fit(planted(500), schema, TABLES, model="fm", **QUICK) as run:
         assert run.best is None
         assert run.facts["step"] == 2
-        assert sorted(os.listdir(run.dir)) == ["last", "metrics.jsonl", "run.toml"]
+        assert sorted(os.listdir(run.dir)) == ["checkpoints", "last", "metrics.jsonl", "run.toml"]
 
 
 def test_the_run_file_that_is_left_trains_the_same_model_again(planted, schema, tmp_path):
@@ -376,13 +376,6 @@ def test_a_directory_that_holds_a_run_is_refused(trained, planted, schema):
         fit(planted(100), schema, run_dir=trained.dir, quiet=True)
     with pytest.raises(ConfigError, match=r"metrics.jsonl is a file and must be a directory"):
         fit(planted(100), schema, run_dir=trained.dir / "metrics.jsonl", quiet=True)
-
-
-def test_new_runs_are_numbered(tmp_path):
-    assert next_run_dir("x", tmp_path) == tmp_path / "x"
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x-2").mkdir()
-    assert next_run_dir("x", tmp_path) == tmp_path / "x-3"
 
 
 def test_a_closed_run_says_how_to_open_it_again(trained, planted):

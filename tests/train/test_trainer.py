@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +14,17 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from sfctr.spec.batch import Batch
-from sfctr.spec.errors import ConfigError, DataError, ModelError
+from sfctr.spec.errors import CheckpointError, ConfigError, DataError, ModelError, Terminated
 from sfctr.spec.optim import SGD, Plateau, Schedule
-from sfctr.spec.runfile import Train
+from sfctr.spec.runfile import Checkpoints, Train
+from sfctr.telemetry import Recorder
 from sfctr.train.interrupt import Interrupts
 from sfctr.train.numerics import autocast, numerics, seed_step
 from sfctr.train.optim import make_dense_optimizer
+from sfctr.train.parts import Parts
 from sfctr.train.progress import ProgressLine
 from sfctr.train.scoring import Labels, Scorer
-from sfctr.train.trainer import LOG_EVERY, Parts, Trainer
+from sfctr.train.trainer import LOG_EVERY, Trainer
 
 ONE = Labels(("y",), (0,))
 
@@ -81,7 +84,7 @@ class Source:
     def __init__(self, batches, num_rows):
         self.all, self.num_rows, self.closed = batches, num_rows, 0
 
-    def batches(self, epoch=0):
+    def batches(self, epoch=0, *, start_row=0):
         try:
             yield from self.all
         finally:
@@ -385,6 +388,36 @@ def test_an_interrupt_outside_a_step_is_raised_at_once_and_a_second_one_always()
         assert reached == ["after the first"]
 
 
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=["interrupt", "sigterm"]
+)
+def test_what_comes_in_while_held_is_raised_at_the_end_of_the_outermost_block(number, kind):
+    reached = []
+    with Interrupts() as interrupts, pytest.raises(kind), interrupts.held():
+        with interrupts.held():
+            os.kill(os.getpid(), number)
+            reached.append("inner")
+        reached.append("outer")
+    assert reached == ["inner", "outer"]
+
+
+def test_a_second_sigterm_waits_too_and_leaves_the_process_with_143():
+    with Interrupts() as interrupts, pytest.raises(Terminated) as terminated, interrupts.held():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert isinstance(terminated.value, SystemExit) and terminated.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_signals_that_are_ignored_stay_so():
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with Interrupts():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_run_in_another_thread_works_without_signals():
     setup = Setup(four())
     thread = threading.Thread(target=setup.run)
@@ -399,7 +432,7 @@ def test_an_error_in_the_data_keeps_what_was_learnt_until_then():
         raise DataError("a label is 2", row=17)
 
     setup = Setup([])
-    setup.source.batches = lambda epoch=0: batches()
+    setup.source.batches = lambda epoch=0, start_row=0: batches()
     with pytest.raises(DataError, match="row 17"):
         setup.run()
     assert setup.saved == [("last", 2)]
@@ -419,3 +452,93 @@ def test_a_model_that_gives_no_logit_per_row_is_named():
 
     with pytest.raises(ModelError, match=r"model 'Wide' gave float32 of shape \(8, 2\) for 8 rows"):
         Setup(four(), model=Wide()).run()
+
+
+class Saver:
+    """Keeps checkpoints in memory; fails where `errors` says so."""
+
+    def __init__(self, **errors):
+        self.states, self.waited, self.errors = {}, [], errors
+
+    def save(self, state, best_step):
+        if "save" in self.errors:
+            raise self.errors["save"]
+        self.states[state.plain["loop"]["step"]] = (state, best_step)
+
+    def wait(self):
+        self.waited.append(max(self.states, default=None))
+        if "wait" in self.errors:
+            raise self.errors.pop("wait")
+
+
+def saving(setup, saver, checkpoints, start=None):
+    parts = replace(setup.trainer.parts, checkpoint=saver)
+    setup.trainer = Trainer(parts, setup.options, checkpoints, start)
+    return setup
+
+
+def test_checkpoints_are_taken_between_steps_and_at_the_end():
+    saver = Saver()
+    saving(Setup(four(count=7), evaluate=[0.5, 0.7, 0.6], evaluate_every=3), saver, Checkpoints(every_steps=3)).run()
+    assert {step: best for step, (_, best) in saver.states.items()} == {3: 3, 6: 6, 7: 6}
+    assert saver.states[6][0].plain["watch"] == {"best": 0.7, "without_improvement": 0}
+    assert saver.waited == [7]
+    saver = Saver()
+    saving(Setup(four(count=7)), saver, Checkpoints(every_minutes=0, at_end=False)).run()
+    assert saver.states == {}
+
+
+def test_one_is_taken_anew_where_an_evaluation_has_followed_it():
+    saver = Saver()
+    saving(Setup(four(), evaluate=[0.5]), saver, Checkpoints(every_steps=4)).run()
+    assert saver.states[4][0].plain["loop"]["evaluated_at"] == 4
+
+
+def test_the_loop_goes_on_in_its_epoch_and_ends_there():
+    saver, starts = Saver(), []
+    setup = saving(Setup(four(), epochs=2, num_rows=32), saver, Checkpoints(every_steps=5))
+    setup.run()
+    again = Setup(four(count=4), epochs=2, num_rows=99)
+
+    def batches(epoch, start_row):
+        starts.append((epoch, start_row))
+        yield from four()[start_row // 8 :]
+
+    again.source.batches = batches
+    again.model.load_state_dict(Setup(four() + four()[:1]).run().model.state_dict())
+    saving(again, saver, Checkpoints(), saver.states[5][0]).run()
+    assert starts == [(1, 8)]
+    assert again.weights == setup.weights
+    assert (again.trainer.step, again.trainer.rows, again.trainer.num_rows) == (8, 64, 32)
+    assert again.trainer.has_ended == setup.trainer.has_ended
+
+
+@pytest.mark.parametrize("where", ["save", "wait"])
+def test_what_stopped_the_run_is_raised_though_its_checkpoint_fails(where, caplog):
+    saver = Saver(**{where: CheckpointError("the disk is full")})
+    setup = saving(Setup(four(), model=Interrupting(at=2)), saver, Checkpoints())
+    with Recorder(), pytest.raises(KeyboardInterrupt):
+        setup.run()
+    assert "no checkpoint could be kept at step 2: the disk is full" in caplog.text
+    assert setup.saved == [("last", 2)]
+
+
+def test_a_checkpoint_that_fails_ends_the_run_and_keeps_the_last_model():
+    setup = saving(Setup(four()), Saver(save=CheckpointError("the disk is full")), Checkpoints(every_steps=2))
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        setup.run()
+    assert setup.saved == [("last", 2)]
+
+
+def test_a_step_that_was_cut_in_two_leaves_no_checkpoint():
+    class Twice(Interrupting):
+        def forward(self, features):
+            output = super().forward(features)
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+            return output
+
+    saver = Saver()
+    with pytest.raises(KeyboardInterrupt):
+        saving(Setup(four(), model=Twice(at=3)), saver, Checkpoints(every_minutes=0)).run()
+    assert saver.states == {}

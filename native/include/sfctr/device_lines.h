@@ -59,6 +59,7 @@ class DeviceLines {
 
   bool is_full(std::uint32_t line) const { return content(line).frame != kNone; }
   std::uint32_t frame(std::uint32_t line) const { return content(line).frame; }
+  Owner owner(std::uint32_t line) const { return {content(line).key, content(line).table}; }
   bool is_dirty(std::uint32_t line) const { return content(line).dirty; }
   void set_dirty(std::uint32_t line, bool dirty);
 

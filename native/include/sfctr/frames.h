@@ -2,7 +2,7 @@
 //
 // A frame is pinned by every batch in flight that uses its row, and once more while its row is on a device.
 //
-// Not thread-safe, except that the records of pinned frames may be read and written beside any call.
+// Not thread-safe, except that the records of pinned frames may be read and written beside any call, and tags as said.
 #pragma once
 
 #include <cstddef>
@@ -50,6 +50,13 @@ class Frames {
   std::uint32_t num_pins(std::uint32_t frame) const { return clock_.num_pins(frame); }
   void prefetch(std::uint32_t frame) const { clock_.prefetch(frame); }
   void note_use(std::uint32_t frame) { clock_.note_use(frame); }
+
+  // What is known of the row in a frame (snapshot.h), as Clock says.
+  std::uint8_t tags(std::uint32_t frame) const { return clock_.tags(frame); }
+  void set_tags(std::uint32_t frame, std::uint8_t tags) { clock_.set_tags(frame, tags); }
+  void add_tags(std::uint32_t frame, std::uint8_t bits) { clock_.add_tags(frame, bits); }
+  void drop_tags(std::uint32_t frame, std::uint8_t bits) { clock_.drop_tags(frame, bits); }
+  void fix_tags() { clock_.fix_tags(); }
 
   // At most n frames whose records may leave, as Clock::choose() says. The frames stay taken. REQUIRES: owners are
   // kept.

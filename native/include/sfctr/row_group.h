@@ -31,6 +31,8 @@
 //  7. Such groups pin whatever a batch found. A row that is removed while batches in flight hold its frame becomes
 //     provisional again, with what the frame holds undefined until settle() of one of them gives it its first values.
 //
+// What a snapshot adds to this is said at the head of snapshot.cpp.
+//
 // One thread plans and fetches, another one trains (forward to update) and reads (view, find, export); they may be the
 // same. mutex_ guards index, frames and log; records in frames belong to whoever the pins say.
 #pragma once
@@ -58,6 +60,7 @@
 #include "sfctr/place.h"
 #include "sfctr/row_faults.h"
 #include "sfctr/row_log.h"
+#include "sfctr/snapshot.h"
 #include "sfctr/working_set.h"
 
 namespace sfctr {
@@ -95,7 +98,8 @@ struct GroupTiers {
   std::shared_ptr<Budget> budget = std::make_shared<Budget>();  // of RAM
   std::optional<LogOptions> disk;  // none: rows that the budget has no room for are refused
   Policy policy = Policy::kLru;
-  std::shared_ptr<RowFaults> faults{};  // for tests
+  std::shared_ptr<RowFaults> faults{};                // for tests
+  std::size_t snapshot_bytes = std::size_t{1} << 20;  // of rows kept for a snapshot
 };
 
 // What has moved of a table, in rows; since the group was made.
@@ -140,6 +144,7 @@ class RowGroup {
 
   const Layout& layout() const { return layout_; }
   std::size_t num_tables() const { return inits_.size(); }
+  bool has_membership() const { return members_ != nullptr; }  // whether any table has a rule
   // Whether rows have begun to leave RAM.
   bool is_spilling();
   // Whether the last plan() was put off only until frames could go for more keys.
@@ -228,7 +233,7 @@ class RowGroup {
   // Copies the records of these unique keys, as they are in RAM; or from `records` to RAM. REQUIRES: fetched; scatter:
   // no key is absent. Else std::invalid_argument or std::runtime_error.
   void gather(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::span<float> records) const;
-  void scatter(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::span<const float> records) const;
+  void scatter(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::span<const float> records);
   // Full lines whose record is newer than RAM's.
   std::vector<std::uint32_t> dirty_lines();
   // Puts the records of full lines into RAM; they are then clean.
@@ -261,6 +266,30 @@ class RowGroup {
   // membership rule; or where rows are on a device.
   std::uint64_t remove_rows(std::size_t native_table, std::span<const std::uint64_t> keys);
   void reserve(std::size_t native_table, std::uint64_t num_rows);
+
+  // Snapshots (snapshot.cpp): the rows as they are between two steps, taken by another thread while training goes on.
+
+  // From now on the snapshot is the rows as they are now: all, or those trained, loaded or new since the one before
+  // began. Costs a pass over a few bits a row, and where rows expire one over their keys. REQUIRES: no batch is between
+  // settle() and its end, or in the midst of a step; none is under way; full, if needs_full(); no line is dirty. Else
+  // throws std::runtime_error. Batches may be planned ahead.
+  void begin_snapshot(bool full);
+  // The next rows, of one native table, at most `count`: in the order of their keys' hashes, but for those that
+  // training was about to change or remove. Nothing: all were given. Any thread, one at a time, beside everything else.
+  // Throws DiskError or ChecksumError, and then each time: such a snapshot cannot be kept. Throws std::runtime_error
+  // where none is under way, std::invalid_argument where count is 0.
+  std::optional<SnapshotRows> take_snapshot(std::size_t count);
+  // Keys by native table, sorted, whose rows went for good since the snapshot before this one began, those that came
+  // back since included; empty when asked again. One that had to be full may leave some out.
+  std::vector<std::vector<std::uint64_t>> take_tombstones();
+  // kept: it lies where it will be found again. REQUIRES: one is under way, and no take_snapshot() runs; where it is
+  // kept, all of it was given. Else throws std::runtime_error.
+  void end_snapshot(bool kept);
+  // Until a first snapshot was kept or mark_saved(); after one that was not kept; and where more keys went than are
+  // worth being listed.
+  bool needs_full();
+  // What there is lies in a snapshot: nothing counts as changed. Throws std::runtime_error while one is under way.
+  void mark_saved();
 
   // Of rows, indexes and all that goes with them, in RAM; O(tables).
   std::size_t memory_bytes();
@@ -326,6 +355,20 @@ class RowGroup {
     std::int64_t longest_ns = 0;  // that a row may live; 0: the clock is not needed
     std::uint32_t step = 0;       // the last that was committed
     bool is_settled = false;      // a batch is between settle() and its end
+  };
+  struct Tracking {              // of changes, for snapshots
+    bool is_on = false;          // from the first on
+    bool is_unsaved = true;      // no snapshot was kept, or the last was not
+    bool has_lost_gone = false;  // more have gone than are listed
+    LocationTags locations;
+    std::vector<std::vector<std::uint64_t>> gone, tombstones;  // since the last began; before it
+    std::uint64_t num_gone = 0, most_gone = 0;
+    // Of the one that is under way.
+    std::uint32_t table = 0;                // native table that is walked through
+    std::optional<std::uint64_t> from = 0;  // hash to go on from; none: only deferred keys are left
+    std::vector<std::uint64_t> deferred;    // their records were on their way from disk
+    bool is_complete = false;
+    std::exception_ptr failure;
   };
   struct Missing {  // keys of a batch without a record in RAM
     std::size_t fresh = 0, on_disk = 0;
@@ -419,6 +462,26 @@ class RowGroup {
   void return_lines(WorkingSet& ws);
   void end_on_device(const Ended& batch);
 
+  // snapshot.cpp; but for the first three and walk(), with mutex_ held
+  void keep_trained(const WorkingSet& ws);
+  void keep_batch(const WorkingSet& ws, std::span<const std::uint32_t> keys);
+  void tag_trained(const WorkingSet& ws);
+  void keep_rows(std::span<const RecordId> ids);
+  void keep_rows(std::uint32_t native_table, std::span<const std::uint64_t> keys);
+  void keep_some(std::span<const RecordId> ids);
+  void keep_line(std::uint32_t line);
+  void keep_stale(WorkingSet& ws);
+  std::uint8_t tags_of(Place place) const;
+  void set_tags(Place place, std::uint8_t tags);
+  void drop_tags(Place place, std::uint8_t tags);
+  std::uint32_t stamp_of(std::uint32_t native_table, std::uint32_t stamp) const;
+  void note_gone(std::uint32_t native_table, std::uint64_t key);
+  void begin_tracking();
+  bool walk(std::size_t count, SnapshotRows& rows);
+  std::vector<Index::Listed> next_pending(std::size_t count);
+  void take_pending(std::unique_lock<std::mutex>& lock, std::span<const Index::Listed> pending, SnapshotRows& rows);
+  void keep_deferred();
+
   // rows_io.cpp
   void copy_rows(std::unique_lock<std::mutex>& lock, std::size_t native_table, std::span<const std::uint64_t> keys,
                  std::span<const std::uint32_t> slots, std::span<float> records);
@@ -441,7 +504,9 @@ class RowGroup {
   std::unique_ptr<RowLog> log_;  // from the first eviction on
   NextUses next_uses_;
   std::unique_ptr<DeviceLines> lines_;  // null: rows are trained in RAM
-  std::vector<float> zeros_;            // what an absent key reads as
+  KeptRows kept_;
+  Tracking tracking_;
+  std::vector<float> zeros_;  // what an absent key reads as
   std::shared_ptr<RowFaults> faults_;
   std::uint64_t number_;  // different for every group of the process
 

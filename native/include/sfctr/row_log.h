@@ -114,6 +114,9 @@ class RowLog {
   // could be turned round.
   void append(std::span<const RecordId> ids, const std::byte* const* records, Location* out);
 
+  // A bound on the locations that there have been, and those of the next `num_records` records.
+  std::uint64_t reach(std::uint64_t num_records) const;
+
   // Throws std::logic_error where no record lives at a location; nothing is then changed (for release: those before it
   // are released).
   Fetch begin_read(std::span<const Location> locations);

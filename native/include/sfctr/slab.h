@@ -2,7 +2,7 @@
 //
 // Chunks double from a few kilobytes to kLargest and stay at that, so that a table of three rows costs little and a
 // large one consists of huge pages. Not thread-safe: whoever grows or truncates must be alone; `at` may run beside
-// `at`.
+// `at`, and after fix() beside all calls for a slot that stays.
 #pragma once
 
 #include <bit>
@@ -38,6 +38,9 @@ class Slab {
     return chunks_[num_doubling_ + (beyond >> largest_bits_)] +
            (beyond & ((std::uint64_t{1} << largest_bits_) - 1)) * record_bytes_;
   }
+
+  // Makes room for the addresses of all chunks that there can be. REQUIRES: alone. Throws std::bad_alloc.
+  void fix();
 
   std::size_t record_bytes() const { return record_bytes_; }
   std::uint32_t end() const { return end_; }

@@ -65,6 +65,7 @@ struct Located {
   std::vector<std::uint32_t> scratch;  // of training: keys whose record is in copies, in its order
   std::vector<Load> loads;
   std::shared_ptr<Fetch> reading;  // of loads
+  Buffer<std::uint32_t> stamps;    // [U], with membership and where a snapshot is under way: last step before this one
 };
 
 // Where records are on a device, and what must move before the batch is ready there; see lines.cpp.

@@ -1,5 +1,24 @@
 """Saves everything needed to go on, and loads it again."""
 
+from .capture import TrainingState
+from .directory import CheckpointDirectory, Newest
+from .loading import Checkpoint, open_checkpoint
+from .restore import Item, Restore, compare
 from .saved_model import SavedModel, open_model, save_model
+from .writer import Checkpointer, Saved
 
-__all__ = ["SavedModel", "open_model", "save_model"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointDirectory",
+    "Checkpointer",
+    "Item",
+    "Newest",
+    "Restore",
+    "Saved",
+    "SavedModel",
+    "TrainingState",
+    "compare",
+    "open_checkpoint",
+    "open_model",
+    "save_model",
+]

@@ -5,9 +5,7 @@
   rows/NNN.parquet    one file for each table that is not dense and has rows: key, null, vector, linear, state; and
                       last, the step that trained the row last, for tables with options of membership. The row of a
                       missing value is a null with key 0, that of rare keys a null with key 1.
-  waiting/NNN.parquet for tables with such options: keys without a row that steps have reached: key, count, last
-  clock.parquet       where rows expire by event time: step, time (ns since 1970) at which the greatest time rose
-  strings/NNN.parquet the text of hashed keys, for tables that keep it
+  waiting/, clock.parquet, strings/   see parts.py
   manifest.json       format version, facts of the run, counters of membership, sizes and CRC-32 of the files above;
                       written last
 
@@ -20,9 +18,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +37,12 @@ from sfctr.spec.errors import CheckpointError
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import decode_run_file, render_run_file
 from sfctr.spec.tables import Table
-from sfctr.store import NO_CLOCK, EventClock, RowBlock, Store, Waiting
+from sfctr.store import RowBlock, Store
+
+from .dense import copies, model_tensors
+from .disk import FileFacts
+from .manifest import check_files, crc32_of, read_text
+from .parts import membership_parts, read_clock, read_strings, read_waiting, stored, string_parts
 
 FORMAT_VERSION = 2
 READABLE = (1, 2)
@@ -80,32 +83,14 @@ def _write(
     directory: Path, run: RunFile, store: Store, model: nn.Module, strings: Mapping[str, Mapping[int, str]]
 ) -> None:
     (directory / "run.toml").write_text(render_run_file(run), encoding="utf-8")
-    state = {f"model.{name}": value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    state |= {f"table.{n}": v.detach().cpu().contiguous() for n, v in store.dense_state().items()}
-    save_file(_without_aliases(state), directory / "dense.safetensors")
+    save_file(copies(model_tensors(model, store)), directory / "dense.safetensors")
     (directory / "rows").mkdir()
-    for number, table in enumerate(_stored(store)):
+    tables = list(store.tables.values())
+    for number, table in enumerate(stored(tables)):
         _write_rows(directory / "rows" / f"{number:03}.parquet", table, store)
-    _write_membership(directory, store)
-    if strings:
-        (directory / "strings").mkdir()
-    for number, table in enumerate(_stored(store)):
-        if table.name in strings:
-            _write_strings(directory / "strings" / f"{number:03}.parquet", strings[table.name])
-
-
-def _without_aliases(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """safetensors refuses tensors that share memory, as tied weights do; each gets its own copy."""
-    seen: set[int] = set()
-    for name, value in state.items():
-        if value.data_ptr() in seen:
-            state[name] = value.clone()
-        seen.add(value.data_ptr())
-    return state
-
-
-def _stored(store: Store) -> list[Table]:
-    return [table for table in store.tables.values() if not table.dense]
+    for name, columns in chain(membership_parts(store), string_parts(tables, strings)):
+        (directory / name).parent.mkdir(exist_ok=True)
+        pq.write_table(columns, directory / name)
 
 
 def _write_rows(path: Path, table: Table, store: Store) -> None:
@@ -138,27 +123,9 @@ def _columns(block: RowBlock) -> dict[str, pa.Array]:
     return columns
 
 
-def _write_membership(directory: Path, store: Store) -> None:
-    numbered = [(n, table.name) for n, table in enumerate(_stored(store)) if table.has_membership]
-    if numbered:
-        (directory / "waiting").mkdir()
-    for number, name in numbered:
-        waiting = store.waiting(name)
-        columns = {"key": waiting.keys, "count": waiting.counts, "last": waiting.last}
-        pq.write_table(pa.table(columns), directory / "waiting" / f"{number:03}.parquet")
-    clock = store.clock()
-    if clock.steps.size:
-        pq.write_table(pa.table({"step": clock.steps, "time": clock.times}), directory / "clock.parquet")
-
-
-def _write_strings(path: Path, strings: Mapping[int, str]) -> None:
-    keys = pa.array(np.fromiter(strings.keys(), dtype=np.uint64, count=len(strings)))
-    pq.write_table(pa.table({"key": keys, "text": pa.array(strings.values(), type=pa.string())}), path)
-
-
 def _write_manifest(directory: Path, facts: Mapping[str, Any], store: Store) -> None:
     files = {
-        str(path.relative_to(directory)): {"bytes": path.stat().st_size, "crc32": _crc32(path)}
+        str(path.relative_to(directory)): {"bytes": path.stat().st_size, "crc32": crc32_of(path)}
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
@@ -166,19 +133,11 @@ def _write_manifest(directory: Path, facts: Mapping[str, Any], store: Store) -> 
     manifest["membership"] = store.membership()
     manifest["files"] = files
     path = directory / "manifest.json"
-    path.write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n")
+    path.write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     for each in (*(directory / name for name in files), path):
         _sync(each)
     for each in (*(p for p in directory.rglob("*") if p.is_dir()), directory):
         _sync(each)
-
-
-def _crc32(path: Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            value = zlib.crc32(piece, value)
-    return value
 
 
 def _sync(path: Path) -> None:
@@ -212,12 +171,14 @@ class SavedModel:
     def load_rows(self, store: Store) -> None:
         """Put every stored row, with its state, the count of steps, and who waits for a row into a store of the same
         tables."""
-        store.restore_clock(self.steps, self._clock())
-        for number, table in enumerate(_stored(store)):
+        store.restore_clock(self.steps, read_clock(self.directory))
+        for number, table in enumerate(stored(list(store.tables.values()))):
             for block in self._blocks(self.directory / "rows" / f"{number:03}.parquet"):
                 store.load_rows(table.name, block)
             if table.has_membership:
-                store.restore_membership(table.name, self.membership.get(table.name, {}), self._waiting(number))
+                store.restore_membership(
+                    table.name, self.membership.get(table.name, {}), read_waiting(self.directory, number)
+                )
         tables = {k[len("table.") :]: v for k, v in self._dense().items() if k.startswith("table.")}
         store.load_dense_state(tables)
 
@@ -234,26 +195,7 @@ class SavedModel:
 
     def strings(self) -> dict[str, dict[int, str]]:
         """Table -> key -> text of hashed keys, for tables that keep it."""
-        found: dict[str, dict[int, str]] = {}
-        for number, table in enumerate(t for t in self.run.tables if not t.dense):
-            path = self.directory / "strings" / f"{number:03}.parquet"
-            if path.exists():
-                columns = pq.read_table(path)
-                found[table.name] = dict(zip(columns["key"].to_pylist(), columns["text"].to_pylist(), strict=True))
-        return found
-
-    def _clock(self) -> EventClock:
-        path = self.directory / "clock.parquet"
-        if not path.exists():
-            return NO_CLOCK
-        columns = pq.read_table(path)
-        return EventClock(steps=columns["step"].to_numpy(), times=columns["time"].to_numpy())
-
-    def _waiting(self, number: int) -> Waiting:
-        columns = pq.read_table(self.directory / "waiting" / f"{number:03}.parquet")
-        return Waiting(
-            keys=columns["key"].to_numpy(), counts=columns["count"].to_numpy(), last=columns["last"].to_numpy()
-        )
+        return read_strings(self.directory, self.run.tables)
 
     def _dense(self) -> dict[str, torch.Tensor]:
         return load_file(self.directory / "dense.safetensors")
@@ -288,7 +230,7 @@ def open_model(directory: Path) -> SavedModel:
         if not old.exists():
             raise CheckpointError(f"{directory}: there is no saved model; give the directory of a run that was trained")
         directory = old
-    manifest = _read(directory / "manifest.json", json.loads)
+    manifest = read_text(directory / "manifest.json", json.loads)
     if not isinstance(manifest, dict):
         raise CheckpointError(f"{directory / 'manifest.json'}: the saved model is damaged (no JSON object)")
     if manifest.get("format") != "sfctr.model" or manifest.get("version") not in READABLE:
@@ -296,9 +238,8 @@ def open_model(directory: Path) -> SavedModel:
             f"{directory}: format {manifest.get('format')!r} version {manifest.get('version')!r} was found and"
             f" 'sfctr.model' version {' or '.join(map(str, READABLE))} is needed; use the release that wrote it"
         )
-    for name, what in manifest["files"].items():
-        _check_file(directory / name, what["bytes"], what["crc32"])
-    run = _read(directory / "run.toml", lambda text: decode_run_file(text, str(directory / "run.toml")))
+    check_files(directory, {name: FileFacts(**what) for name, what in manifest["files"].items()})
+    run = read_text(directory / "run.toml", lambda text: decode_run_file(text, str(directory / "run.toml")))
     return SavedModel(
         directory=directory,
         run=run,
@@ -306,19 +247,3 @@ def open_model(directory: Path) -> SavedModel:
         steps=manifest["steps"],
         membership=manifest.get("membership", {}),
     )
-
-
-def _read(path: Path, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: the saved model is damaged ({error})") from error
-
-
-def _check_file(path: Path, size: int, crc32: int) -> None:
-    found = path.stat().st_size if path.exists() else None
-    if found != size or _crc32(path) != crc32:
-        what = "is missing" if found is None else f"has {found} bytes" if found != size else "has other bytes"
-        raise CheckpointError(
-            f"{path} {what} and the manifest says {size} bytes with CRC-32 {crc32}; the model is damaged"
-        )

@@ -24,7 +24,8 @@ def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") 
     whole run, and the metrics of the last evaluation before the model was saved.
     """
     from sfctr.train.log import read_log
-    from sfctr.train.run import METRICS_FILE, open_saved, open_store
+    from sfctr.train.run import open_saved, open_store
+    from sfctr.train.run_dir import METRICS_FILE
 
     saved = open_saved(run, which)
     with open_store(saved.run, run) as store:

@@ -1,8 +1,8 @@
 """The command `sfctr`: finds the command that was asked for, and turns what goes wrong into one line and an exit code.
 
 0 done; 1 `verify` found a difference; 2 a mistake of the user's, said in one line on stderr; 130 interrupted; 141
-nobody reads the output any more. Anything else that is raised is a mistake of ours and keeps its traceback. stdout
-carries results alone.
+nobody reads the output any more; 143 asked to end (SIGTERM) while it trained. Anything else that is raised is a mistake
+of ours and keeps its traceback. stdout carries results alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Annotated, cast
 import typer
 
 from sfctr import __version__
-from sfctr.spec.errors import SfctrError
+from sfctr.spec.errors import SfctrError, Terminated
 from sfctr.telemetry import Recorder
 
 from .export import export
@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         print("; ".join(["sfctr: interrupted", *map(str, interrupt.args)]), file=sys.stderr)
         return 130
+    except Terminated as terminated:
+        print("; ".join(["sfctr: terminated", *map(str, terminated.args)]), file=sys.stderr)
+        return 143
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
         return 141

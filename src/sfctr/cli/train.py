@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sfctr.spec.errors import ConfigError
+from sfctr.spec.errors import ConfigError, Terminated
 
 from .metrics import metrics_text
 from .run_file import RUN_FILE, SET, read_run_file
@@ -24,6 +22,9 @@ def train(
         typer.Option("--run", metavar="DIR", help="Where to keep the run; by default runs/<run file's name>."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in DIR from its newest checkpoint, if it has one.")
+    ] = False,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE", help="Write what every thread did when, for ui.perfetto.dev."),
@@ -31,53 +32,41 @@ def train(
 ) -> None:
     """Train what a run file says.
 
-    Shows progress and evaluations, keeps the best and the last model, and prints what they are worth.
+    Shows progress and evaluations, keeps the best and the last model, and prints what they are worth. A run that was
+    stopped or killed goes on with --resume, as if it had not been.
     """
     from sfctr.train import train_run
+    from sfctr.train.run_dir import CHECKPOINTS
 
     options = read_run_file(run_file, set_)
     run_dir = run or Path("runs") / run_file.stem
-    with _place_for(run_dir, overwrite=overwrite):
-        try:
-            trained = train_run(options, run_dir, trace=trace)
-        except KeyboardInterrupt:
-            kept = [f"what was learnt until then is in {run_dir}/last/"] if (run_dir / "last").exists() else []
-            raise KeyboardInterrupt(*kept) from None
+    if resume and overwrite:
+        raise ConfigError("--resume goes on with the run that --overwrite replaces; give one of them")
+    if not (resume or overwrite):
+        _check_place(run_dir)
+    try:
+        trained = train_run(options, run_dir, trace=trace, resume=resume, overwrite=overwrite)
+    except (KeyboardInterrupt, Terminated) as stopped:
+        kept = [f"what was learnt until then is in {run_dir}/last/"] if (run_dir / "last").exists() else []
+        can_go_on = any((run_dir / CHECKPOINTS).glob("step-*"))
+        raise type(stopped)(*kept, *(["--resume goes on with it"] if can_go_on else [])) from None
     with trained:
         print(_summary(trained.facts, options.train.watch, run_dir))
 
 
-@contextmanager
-def _place_for(run_dir: Path, *, overwrite: bool) -> Iterator[None]:
-    """Move the run in `run_dir` aside, and back where the new one fails before it has begun."""
-    from sfctr.train.run import METRICS_FILE, RUN_FILE
+def _check_place(run_dir: Path) -> None:
+    """Refuse, in words of the command line, a directory where no new run can be."""
+    from sfctr.train.run_dir import RUN_FILE
 
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(
             f"{run_dir} is a file, and a directory is needed to keep the run in; choose another --run DIR"
         )
-    if not (run_dir / RUN_FILE).exists():
-        yield
-        return
-    if not overwrite:
-        raise ConfigError(f"{run_dir} already holds a run; add --overwrite to replace it, or choose another --run DIR")
-    aside = run_dir / ".replaced"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    owned = (RUN_FILE, METRICS_FILE, "best", "last")
-    _move(owned, run_dir, aside)
-    try:
-        yield
-    finally:
-        if not (run_dir / RUN_FILE).exists():
-            _move(owned, aside, run_dir)
-        shutil.rmtree(aside)
-
-
-def _move(names: tuple[str, ...], source: Path, target: Path) -> None:
-    for name in names:
-        if (source / name).exists():
-            (source / name).rename(target / name)
+    if (run_dir / RUN_FILE).exists():
+        raise ConfigError(
+            f"{run_dir} already holds a run; add --resume to go on with it or --overwrite to replace it, or choose"
+            " another --run DIR"
+        )
 
 
 def _summary(facts: Mapping[str, Any], watch: str, run_dir: Path) -> str:

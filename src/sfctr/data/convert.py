@@ -46,6 +46,10 @@ class Strings:
                 if key not in self._texts and texts.starts[at] < texts.ends[at]:
                     self._texts[key] = texts[at]
 
+    def restore(self, texts: Mapping[int, str]) -> None:
+        with self._lock:
+            self._texts = {**texts, **self._texts}
+
     def snapshot(self) -> Mapping[int, str]:
         with self._lock:
             return dict(self._texts)
@@ -98,6 +102,12 @@ class Converter:
     def remember_for(self, table: str) -> Remember | None:
         """What keeps the texts of a table's keys; None where they are not kept."""
         return next((self._remember[f.name] for f in self.schema.keyed if _keeps(f) and f.table_name == table), None)
+
+    def restore_strings(self, table: str, texts: Mapping[int, str]) -> None:
+        """Keep these texts of a table's keys too, where its texts are kept."""
+        for feature in self.schema.keyed:
+            if _keeps(feature) and feature.table_name == table:
+                self.strings[feature.columns[0]].restore(texts)
 
     def time(self, chunk: Chunk) -> I64 | None:
         """Nanoseconds of the schema's time column."""

@@ -102,6 +102,11 @@ class Source:
         """Where texts of a table's keys go that come from elsewhere than its rows; None where none are kept."""
         return self._converter.remember_for(table)
 
+    def restore_strings(self, texts: Mapping[str, Mapping[int, str]]) -> None:
+        """Go on from the texts, by table and key, that another source of these rows had come to."""
+        for table, of_table in texts.items():
+            self._converter.restore_strings(table, of_table)
+
     def close(self) -> None:
         if self._closed:
             return

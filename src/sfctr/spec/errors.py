@@ -40,6 +40,14 @@ class CheckpointError(SfctrError):
     """A saved model or checkpoint is missing, damaged, or belongs to another schema."""
 
 
+class Terminated(SystemExit):
+    """The process was asked to end (SIGTERM) while it trained; it leaves with exit code 143, as is usual then."""
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*words)
+        self.code = 143
+
+
 class DataError(SfctrError):
     """A value, a row or a file cannot be used.
 

@@ -148,6 +148,29 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ConfigError(f"train.accumulate is {self.accumulate} and exceeds train.batch_size {self.batch_size}")
 
 
+class Checkpoints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When all that a run needs to go on is saved, beside whenever it is told to stop; changes no number."""
+
+    every_steps: int | None = None
+    """Steps between checkpoints; None: by time alone."""
+    every_minutes: float = 10.0
+    """Minutes between checkpoints; 0: by steps alone."""
+    at_end: bool = True
+    """Save one at the end too, from which the run goes on when train.epochs or train.max_steps is raised."""
+    keep: int = 2
+    """Newest checkpoints that stay; older ones are removed."""
+    full_every: int = 8
+    """One in so many holds every row; those between write only the rows that changed. 1: each of them is full."""
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "full_every"):
+            check_fixed(getattr(self, name), 1, f"checkpoint.{name}")
+        if self.every_steps is not None:
+            check_fixed(self.every_steps, 1, "checkpoint.every_steps")
+        if not 0 <= self.every_minutes < float("inf"):
+            raise ConfigError(f"checkpoint.every_minutes is {self.every_minutes!r} and must be at least 0")
+
+
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole run."""
 
@@ -166,6 +189,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The loop."""
     tiers: Tiers = Tiers()
     """Where rows may sit and how much they may take."""
+    checkpoint: Checkpoints = Checkpoints()
+    """When all that the run needs to go on is saved."""
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.tiers.device is None:

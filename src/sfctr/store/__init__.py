@@ -1,7 +1,21 @@
 """Holds the rows of *this* process in RAM and on disk, and updates them. Knows no rank, no batch, no model."""
 
+from .elements import narrow, widen
 from .group import INDEX_BYTES, RARE_KEY, Group, RowBlock
+from .groups import rules_of
 from .membership import NO_CLOCK, EventClock, Waiting
 from .store import Store
 
-__all__ = ["INDEX_BYTES", "NO_CLOCK", "RARE_KEY", "EventClock", "Group", "RowBlock", "Store", "Waiting"]
+__all__ = [
+    "INDEX_BYTES",
+    "NO_CLOCK",
+    "RARE_KEY",
+    "EventClock",
+    "Group",
+    "RowBlock",
+    "Store",
+    "Waiting",
+    "narrow",
+    "rules_of",
+    "widen",
+]

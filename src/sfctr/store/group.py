@@ -82,6 +82,7 @@ class Group:
             policy=policy,
             dtype=plan.dtype,
             staging_bytes=staging_bytes(budget.limit),
+            snapshot_bytes=snapshot_bytes(budget.limit),
             faults=faults,
         )
         self._staging_bytes = staging_bytes(budget.limit)
@@ -211,6 +212,16 @@ class Group:
                 last = block.last[chosen] if block.last is not None else None
                 self.native.import_rows(2 * place + is_null, block.keys[chosen], records[chosen], last)
 
+    def load_records(self, space: int, keys: U64, records: F32, last: U32 | None, *, only_new: bool) -> None:
+        """Insert or overwrite rows as the native core has them; `only_new` leaves those that there are."""
+        self._drop()
+        if only_new and keys.size:
+            is_new = self.native.find(space, keys, np.empty_like(records)) == 0
+            keys, records = keys[is_new], records[is_new]
+            last = None if last is None else last[is_new]
+        if keys.size:
+            self.native.import_rows(space, keys, records, last)
+
     def begin_from(self, place: int, keys: U64, vectors: F32) -> None:
         """Begin rows from given vectors [n, dim], with fresh state and first-order weights of zero."""
         table = self.plan.tables[place]
@@ -231,6 +242,19 @@ class Group:
         """Forget keys of the table in this place; returns how many had a row."""
         self._drop()
         return self.native.remove_rows(2 * place, keys)
+
+    def begin_snapshot(self, full: bool) -> None:
+        """From now on the native group's snapshot is the rows as they are now; see Store.begin_snapshot."""
+        self._lower()
+        self.native.begin_snapshot(full)
+
+    def take_snapshot(self, count: int) -> tuple[int, U64, U32, F32] | None:
+        """The next rows of the snapshot; see spec.snapshot."""
+        return self.native.take_snapshot(count)
+
+    def take_tombstones(self) -> list[tuple[int, U64]]:
+        """By space, keys removed since the snapshot before began."""
+        return self.native.take_tombstones()
 
     def counters(self) -> Mapping[str, int]:
         """What has moved since the store was made; see the native core's GroupCounters."""
@@ -272,3 +296,8 @@ def rows_of_block(row_bytes: int) -> int:
 def staging_bytes(ram_bytes: int) -> int:
     """Buffers of the disk, as a share of the RAM that rows may take: a sixty-fourth, between 64 KiB and 8 MiB."""
     return min(8 << 20, max(64 << 10, ram_bytes >> 6))
+
+
+def snapshot_bytes(ram_bytes: int) -> int:
+    """Copies of rows that training changes before a snapshot took them: a sixty-fourth, between 1 MiB and 64 MiB."""
+    return min(64 << 20, max(1 << 20, ram_bytes >> 6))

@@ -30,7 +30,7 @@ from .dense import DenseTable
 from .device_cache import split_lines
 from .group import Group, RowBlock, rows_of_block
 from .groups import plan_groups
-from .membership import NO_CLOCK, EventClock, Waiting
+from .membership import NO_CLOCK, U32, EventClock, Waiting
 from .memory import default_ram_bytes
 
 
@@ -335,6 +335,42 @@ class Store:
         group, place = self.group_of(table)
         group.native.restore_membership(place, dict(counters), waiting.keys, waiting.counts, waiting.last)
 
+    @property
+    def needs_full(self) -> bool:
+        """Whether the next snapshot must hold all rows: none was kept yet, or the last was not."""
+        return any(group.native.needs_full for group in self.groups)
+
+    def begin_snapshot(self, full: bool) -> None:
+        """From now on the snapshot of each group (`Group.native`) is its rows as they are now.
+
+        Between two steps; batches may be planned ahead. full: all rows; else those trained, loaded or new since the
+        snapshot before began. Another thread takes them with take_snapshot(), beside training, which waits where it
+        has changed more rows than there is room to keep as they were. Dense tables are no part of it. Raises
+        RuntimeError while one is under way or a Ready is open, and where it is not full and needs_full.
+        """
+        begun: list[Group] = []
+        try:
+            for group in self.groups:
+                group.begin_snapshot(full)
+                begun.append(group)
+        except BaseException:
+            for group in begun:
+                group.native.end_snapshot(False)
+            raise
+
+    def end_snapshot(self, kept: bool) -> None:
+        """kept: all rows were taken, and lie where they will be found again; if not, the next must be full.
+
+        Raises RuntimeError where none is under way, or one is kept of which not all was taken.
+        """
+        for group in self.groups:
+            group.native.end_snapshot(kept)
+
+    def mark_saved(self) -> None:
+        """After rows were loaded from a snapshot: none counts as changed, and the next need not be full."""
+        for group in self.groups:
+            group.native.mark_saved()
+
     def memory_bytes(self) -> int:
         """Bytes of RAM that rows, indexes and the disk's buffers take, without dense tables."""
         return sum(group.native.memory_bytes() for group in self.groups)
@@ -387,6 +423,19 @@ class Store:
         group, place = self.group_of(table)
         with self._named_errors():
             group.load(place, block)
+        self._unread.pop(table, None)
+
+    def load_records(
+        self, table: str, keys: U64, records: F32, last: U32 | None, *, is_null: bool, only_new: bool = False
+    ) -> None:
+        """The same with records float32 [n, R] of keys [n] exactly as the native core has them.
+
+        last: uint32 [n], the step that trained each row last, or None: the last one committed. is_null: they are rows
+        beside the keys (see RowBlock). only_new: a key that has a row keeps it.
+        """
+        group, place = self.group_of(table)
+        with self._named_errors():
+            group.load_records(2 * place + is_null, keys, records, last, only_new=only_new)
         self._unread.pop(table, None)
 
     def set_vectors(self, table: str, keys: U64 | I64, vectors: F32) -> None:

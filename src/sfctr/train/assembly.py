@@ -30,9 +30,9 @@ from .log import Line
 from .numerics import autocast, resolve_device
 from .optim import make_dense_optimizer
 from .options import check_run
+from .parts import Parts
 from .progress import ProgressLine
 from .scoring import Labels, Scorer
-from .trainer import Parts
 
 
 def settled(run: RunFile, model: nn.Module | None = None) -> RunFile:

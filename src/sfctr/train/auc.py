@@ -17,8 +17,11 @@ from typing import IO
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from sfctr.spec.errors import CapacityError
+
+from .state import State
 
 F64 = npt.NDArray[np.float64]
 U64 = npt.NDArray[np.uint64]
@@ -96,6 +99,25 @@ class ScoreRuns:
             for block in other._read(first, count, self._rows_of(other._memory)):
                 self._append(block)
 
+    def state(self) -> State:
+        """All rows, as they are divided between memory and file: sums of weights depend on that in their last bit."""
+        pending = np.concatenate([np.zeros(0, ROW), *self._pending])
+        spilled = (block for first, count in self._runs for block in self._read(first, count, count))
+        runs = np.concatenate([np.zeros(0, ROW), *spilled])
+        return State(
+            {"runs": [count for _, count in self._runs]},
+            {name: torch.from_numpy(rows.view(np.uint8)) for name, rows in (("pending", pending), ("spilled", runs))},
+        )
+
+    def restore(self, state: State) -> None:
+        """Of a ScoreRuns without rows."""
+        pending, spilled = (state.tensors[name].numpy().view(ROW) for name in ("pending", "spilled"))
+        first = 0
+        for count in state.plain["runs"]:
+            self._spill(spilled[first : first + count])
+            first += count
+        self._pending, self._pending_bytes = [pending] if len(pending) else [], pending.nbytes
+
     def areas(self) -> Iterator[Areas]:
         """The areas of all groups, in rising order of group."""
         held: Areas | None = None
@@ -126,6 +148,10 @@ class ScoreRuns:
             self._pending, self._pending_bytes = [rows], rows.nbytes
             return
         self._pending, self._pending_bytes = [], 0
+        self._spill(rows)
+
+    def _spill(self, rows: Rows) -> None:
+        """Append a sorted run to the file."""
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115  closed by close()

@@ -39,6 +39,12 @@ class ExactSum:
     def merge(self, other: ExactSum) -> None:
         self._total += other._total
 
+    def state(self) -> str:
+        return hex(self._total)
+
+    def restore(self, state: str) -> None:
+        self._total = int(state, 16)
+
     def value(self) -> float:
         """The total, rounded once; infinite where float64 cannot hold it."""
         try:

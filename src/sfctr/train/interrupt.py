@@ -1,6 +1,8 @@
-"""An interrupt (Ctrl-C, the notebook's stop button) waits for the step in hand, so that no step is half done.
+"""Being asked to stop waits for the step in hand, so that no step is half done.
 
-Outside `held()` it is raised at once, as ever; a second one is raised even inside.
+An interrupt (Ctrl-C, the notebook's stop button) is raised as KeyboardInterrupt, SIGTERM as Terminated: outside of
+`held()` at once, inside at its end. A second interrupt is raised even inside; a second SIGTERM waits as the first did,
+because what it would break is what the first is waiting for.
 """
 
 from __future__ import annotations
@@ -10,41 +12,51 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
+
+from sfctr.spec.errors import Terminated
+
+_RAISED: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
 
 class Interrupts:
-    """Installed by `with`. Does nothing where interrupts are ignored, or outside the main thread, which gets none."""
+    """Installed by `with`, for the signals that are not ignored. Does nothing outside the main thread, which alone gets
+    them."""
 
     def __init__(self) -> None:
-        self._holding = self._waiting = False
+        self._depth = 0
+        self._waiting: type[BaseException] | None = None
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = signal.getsignal(signal.SIGINT)
-        in_main = threading.current_thread() is threading.main_thread()
-        self._installed = in_main and self._before not in (signal.SIG_IGN, None)
-        if self._installed:
-            signal.signal(signal.SIGINT, self._handle)
+        if threading.current_thread() is threading.main_thread():
+            for number in _RAISED:
+                before = signal.getsignal(number)
+                if before not in (signal.SIG_IGN, None):
+                    self._before[number] = before
+                    signal.signal(number, self._handle)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._holding and not self._waiting:
-            self._waiting = True
+        if self._depth and (self._waiting is None or number == signal.SIGTERM):
+            self._waiting = self._waiting or _RAISED[number]
             return
-        raise KeyboardInterrupt
+        raise _RAISED[number]
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Raise an interrupt that comes in here at the end of the block."""
-        self._holding = True
+        """Raise what comes in here at the end of the block, or of the outermost one."""
+        self._depth += 1
         try:
             yield
         finally:
-            self._holding = False
-            waiting, self._waiting = self._waiting, False
-        if waiting:
-            raise KeyboardInterrupt
+            self._depth -= 1
+            if self._depth == 0:
+                waiting, self._waiting = self._waiting, None
+        if self._depth == 0 and waiting is not None:
+            raise waiting

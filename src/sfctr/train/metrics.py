@@ -21,6 +21,7 @@ from sfctr.spec.errors import ModelError
 
 from .auc import MEMORY, ScoreRuns
 from .exact import ExactSum
+from .state import State
 
 F64 = npt.NDArray[np.float64]
 U64 = npt.NDArray[np.uint64]
@@ -89,12 +90,8 @@ class LabelMetrics:
                 " train it with lower learning rates, or with train.clip"
             )
         self._rows += len(logits)
-        for total, values in (
-            (self._weight, np.ones(len(logits))),
-            (self._label, labels),
-            (self._predicted, sigmoid(logits)),
-            (self._loss, log_losses(logits, labels)),
-        ):
+        added = np.ones(len(logits)), labels, sigmoid(logits), log_losses(logits, labels)
+        for total, values in zip(self._sums, added, strict=True):
             total.add(values if weights is None else values * weights)
         self._soft |= bool(((labels != 0) & (labels != 1)).any())
         if not self._soft:
@@ -111,12 +108,30 @@ class LabelMetrics:
         """Take in all rows of `other`, which stays as it is and has the same columns."""
         self._rows += other._rows
         self._soft |= other._soft
-        self._weight.merge(other._weight)
-        self._label.merge(other._label)
-        self._predicted.merge(other._predicted)
-        self._loss.merge(other._loss)
+        for total, theirs in zip(self._sums, other._sums, strict=True):
+            total.merge(theirs)
         for column, scores in self._scores.items():
             scores.merge(other._scores[column])
+
+    @property
+    def _sums(self) -> tuple[ExactSum, ...]:
+        return self._weight, self._label, self._predicted, self._loss
+
+    def state(self) -> State:
+        own = State({"rows": self._rows, "soft": self._soft, "sums": [total.state() for total in self._sums]})
+        return State.joined({"own": own, **{column: scores.state() for column, scores in self._numbered()}})
+
+    def restore(self, state: State) -> None:
+        """Of metrics without rows, made with the same options."""
+        own = state.part("own").plain
+        self._rows, self._soft = own["rows"], own["soft"]
+        for total, saved in zip(self._sums, own["sums"], strict=True):
+            total.restore(saved)
+        for column, scores in self._numbered():
+            scores.restore(state.part(column))
+
+    def _numbered(self) -> list[tuple[str, ScoreRuns]]:
+        return [(str(number), scores) for number, scores in enumerate(self._scores.values())]
 
     def result(self, names: Mapping[str, Mapping[int, str]] | None = None) -> dict[str, Any]:
         """Plain numbers: rows, auc, logloss, ne, calibration; with groups gauc, gauc_groups, gauc_skipped; with slices
@@ -259,6 +274,14 @@ class Metrics:
     def merge(self, other: Metrics) -> None:
         for name, metrics in self._labels.items():
             metrics.merge(other._labels[name])
+
+    def state(self) -> State:
+        return State.joined({str(number): metrics.state() for number, metrics in enumerate(self._labels.values())})
+
+    def restore(self, state: State) -> None:
+        """Of metrics without rows, made with the same options."""
+        for number, metrics in enumerate(self._labels.values()):
+            metrics.restore(state.part(str(number)))
 
     def result(self, names: Mapping[str, Mapping[int, str]] | None = None) -> dict[str, Any]:
         results = {name: metrics.result(names) for name, metrics in self._labels.items()}

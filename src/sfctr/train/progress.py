@@ -20,7 +20,7 @@ class ProgressLine:
     def __init__(self, total_rows: int | None, *, quiet: bool = False, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, quiet=quiet, highlight=False)
         self._live = self._console.is_terminal and not quiet
-        self._total, self._rows = total_rows, 0
+        self._total, self._rows, self._before = total_rows, 0, 0
         self._every_s = LIVE_EVERY_S if self._live else PLAIN_EVERY_S
         self._began = self._shown = monotonic()
         self._numbers = ""
@@ -39,6 +39,12 @@ class ProgressLine:
             self._task = self._bar.add_task("training", total=total_rows, numbers="")
             self._bar.start()
 
+    def start_from(self, rows: int) -> None:
+        """So many rows were trained before: they are done, and count for no rate."""
+        self._rows = self._before = rows
+        if self._bar is not None:
+            self._bar.update(self._task, completed=rows)
+
     def advance(self, rows: int, loss: float, auc: float | None) -> None:
         """Note that `rows` more were trained; show it if it is time to."""
         self._rows += rows
@@ -46,7 +52,7 @@ class ProgressLine:
         if now - self._shown < self._every_s:
             return
         self._shown = now
-        rate = self._rows / max(now - self._began, 1e-9)
+        rate = (self._rows - self._before) / max(now - self._began, 1e-9)
         numbers = f"{rate:,.0f} rows/s  loss {loss:.4f}" + ("" if auc is None else f"  auc {auc:.4f}")
         if self._bar is not None:
             self._bar.update(self._task, completed=self._rows, numbers=numbers)

@@ -4,6 +4,7 @@ runs/fit/
   run.toml        the resolved run file: every default, device and thread count as they were used
   metrics.jsonl   how it went, see log.py
   best/ last/     saved models, see checkpoint; best is there once an evaluation improved the watched metric
+  checkpoints/    what a run goes on from, see run_dir.py
 """
 
 from __future__ import annotations
@@ -39,9 +40,8 @@ from .log import Line, read_log
 from .metrics import sigmoid
 from .numerics import autocast, device_of_saved, numerics
 from .options import paths_of
+from .run_dir import METRICS_FILE
 from .scoring import Labels, Scorer, evaluate_source, scored
-
-RUN_FILE, METRICS_FILE = "run.toml", "metrics.jsonl"
 
 
 class Run:

@@ -8,6 +8,8 @@ from sfctr.spec.errors import ConfigError
 from sfctr.spec.optim import Plateau, Schedule
 from sfctr.spec.runfile import Train
 
+from .state import State
+
 
 def steps_of_run(train: Train, num_rows: int | None) -> int | None:
     """Steps that a run over `num_rows` rows (None: not known) takes if nothing stops it early; None: not known."""
@@ -67,3 +69,9 @@ class PlateauFactor:
         before = self.factor
         self.factor = min(before, max(before * self._options.factor, self._options.min_factor))
         return self.factor < before
+
+    def state(self) -> State:
+        return State({"factor": self.factor, "without_improvement": self._without_improvement})
+
+    def restore(self, state: State) -> None:
+        self.factor, self._without_improvement = state.plain["factor"], state.plain["without_improvement"]

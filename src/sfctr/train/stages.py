@@ -13,6 +13,8 @@ from typing import Any
 
 from sfctr.telemetry import Recorder
 
+from .state import State
+
 STAGES = (
     *("read", "unique", "plan", "write_back", "fetch", "lift"),
     *("wait", "features", "forward", "backward", "update", "step"),
@@ -86,15 +88,30 @@ class Stages:
 
     def line(self) -> dict[str, Any]:
         """stage_s: seconds of each stage, and moved: counters of each table, since the last call; zeros left out."""
-        seconds, counts = self._recorder.seconds(), self._counters()
-        spans = {name: total - self._seconds.get(name, 0.0) for name, total in seconds.items()}
-        moved = {
-            table: {name: n - self._counts.get(table, {}).get(name, 0) for name, n in own.items()}
-            for table, own in counts.items()
-        }
-        self._seconds, self._counts = seconds, counts
+        now = self._recorder.seconds(), self._counters()
+        spans, moved = self._since(*now)
+        self._seconds, self._counts = now
         kept = {table: {name: n for name, n in own.items() if n} for table, own in moved.items()}
         return {
             "stage_s": {name: round(value, 6) for name, value in stage_seconds(spans).items()},
             "moved": {table: own for table, own in kept.items() if own},
         }
+
+    def state(self) -> State:
+        """What the next line would tell so far."""
+        spans, moved = self._since(self._recorder.seconds(), self._counters())
+        return State({"seconds": spans, "moved": moved})
+
+    def restore(self, state: State) -> None:
+        """Have the next line tell that too."""
+        spans, moved = self._since(state.plain["seconds"], state.plain["moved"])
+        self._seconds = {name: -value for name, value in spans.items()}
+        self._counts = {table: {name: -n for name, n in own.items()} for table, own in moved.items()}
+
+    def _since(self, seconds: Seconds, counts: Counters) -> tuple[dict[str, float], dict[str, dict[str, int]]]:
+        spans = {name: total - self._seconds.get(name, 0.0) for name, total in seconds.items()}
+        moved = {
+            table: {name: n - self._counts.get(table, {}).get(name, 0) for name, n in own.items()}
+            for table, own in counts.items()
+        }
+        return spans, moved

@@ -2,6 +2,8 @@
 
 One thread. The model, the store's rows and the optimizer change in `learn` alone, one whole step at a time: whatever
 ends a run (its length, early stopping, an interrupt, bad data) ends it between two steps, and the last model is kept.
+An evaluation changes nothing until it is done. So between two steps `state` is all that the loop needs to go on, and
+checkpoints are taken there; `whole()` marks what must not be cut in two.
 
   B rows, K trained labels
 """
@@ -9,106 +11,75 @@ ends a run (its length, early stopping, an interrupt, bad data) ends it between 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sfctr.spec.batch import Batch
-from sfctr.spec.errors import DataError, ModelError, SfctrError
-from sfctr.spec.runfile import Train
-from sfctr.telemetry import current, span
+from sfctr.spec.errors import DataError, ModelError, SfctrError, Terminated
+from sfctr.spec.runfile import Checkpoints, Train
+from sfctr.telemetry import current, notice, span
 
+from .due import Due
+from .generators import generators_kept
 from .interrupt import Interrupts
 from .log import Line, Stretch
 from .loss import as_logits, row_weights, weighted_bce
 from .metrics import Metrics
 from .numerics import autocast, numerics, seed_step
 from .optim import set_lr
-from .progress import ProgressLine
+from .parts import Parts, Step
 from .schedule import PlateauFactor, decay_steps, schedule_factor, steps_of_run
-from .scoring import Labels, Rows, Scorer, add_batch
+from .scoring import add_batch
 from .stages import Stages
+from .state import State
 from .watch import Watch
 
 LOG_EVERY = 100
 """Steps between lines on training in metrics.jsonl."""
 
 
-class Part(Protocol):
-    """What learning asks of a lookahead.RowRange."""
+class Trainer:
+    """Runs the loop once. options.device and options.torch_threads are resolved.
 
-    size: int
-    batch: Batch
-
-    def features(self) -> dict[str, Tensor]: ...
-    @property
-    def labels(self) -> Tensor: ...
-    @property
-    def label_mask(self) -> Tensor: ...
-    @property
-    def weight(self) -> Tensor | None: ...
-
-
-class Step(Part, Protocol):
-    """What learning asks of a lookahead.Ready."""
-
-    def micro_batches(self, count: int) -> Iterator[Part]: ...
-    def step(
-        self, optimizer: torch.optim.Optimizer | None, *, clip: float | None = None, lr_factor: float = 1.0
-    ) -> float | None: ...
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *exc: Any) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What a run is made of, put together by fit.
-
-    lookahead: batches to steps whose rows are in place. scorer: for progressive validation.
-    evaluate: metrics of the validation part, or None without one. save: keeps the model under a name, with its facts.
-    log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
-        such options, counts of keys; see Store.membership.
+    checkpoints: when they are due. start: what a run that stopped had come to, as `state` gave it, while the parts hold
+        its rows, model and optimizer; None: a new run.
     """
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer | None
-    source: Rows
-    labels: Labels
-    lookahead: Callable[[Iterable[Batch]], Iterable[Step]]
-    scorer: Scorer
-    evaluate: Callable[[], dict[str, Any]] | None
-    save: Callable[[str, dict[str, Any]], None]
-    log: Callable[[Line], None]
-    progress: ProgressLine
-    membership: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-    counters: Callable[[], Mapping[str, Mapping[str, int]]] = field(default=dict)
-
-
-class Trainer:
-    """Runs the loop once. options.device and options.torch_threads are resolved."""
-
-    def __init__(self, parts: Parts, options: Train) -> None:
-        self.parts, self.options = parts, options
+    def __init__(
+        self,
+        parts: Parts,
+        options: Train,
+        checkpoints: Checkpoints = Checkpoints(),  # noqa: B008  frozen
+        start: State | None = None,
+    ) -> None:
+        self.parts, self.options, self.checkpoints, self._start = parts, options, checkpoints, start
         self.model = parts.model
         self.step = self.epoch = self.rows = 0
+        self.epochs_done = self.epoch_rows = 0
+        self.num_rows = parts.source.num_rows if start is None else start.plain["loop"]["num_rows"]
         self.watch = Watch(options.watch, min_delta=options.min_delta, stop_after=options.stop_after)
         self.plateau = PlateauFactor(options.plateau)
-        self.decay_steps = decay_steps(options.schedule, steps_of_run(options, parts.source.num_rows))
+        self.decay_steps = decay_steps(options.schedule, steps_of_run(options, self.num_rows))
         self.stretch = Stretch()
         self.progressive = Metrics(parts.labels.names) if options.progressive else None
         self.columns = list(parts.labels.columns)
         self._evaluated_at = -1
+        self._best_step: int | None = None
         self._last_auc: float | None = None
         self._facts: dict[str, Any] = {}
+        self._seconds, self._is_whole = 0.0, True
+        self._saved: tuple[int, int] | None = None
+        """Step of the newest checkpoint, and of the last evaluation in it."""
+        if start is not None:
+            self._restore(start)
 
     def run(self) -> None:
-        """Train to the end. An interrupt or a user's error is raised on, after the last model is kept."""
+        """Train to the end. An interrupt or a user's error is raised on, after what was learnt is kept."""
         options = self.options
         with (
             numerics(
@@ -116,47 +87,72 @@ class Trainer:
             ),
             Interrupts() as self.interrupts,
         ):
-            self._began = monotonic()
+            self._began = monotonic() - self._seconds
+            self._due = Due(self.checkpoints)
             self.stages = Stages(current(), self.parts.counters)
+            if self._start is not None:
+                self.stages.restore(self._start.part("stages"))
+                self.parts.restore_generators()
+                self._due.saved(self.step)
             try:
                 self.loop()
-            except (KeyboardInterrupt, SfctrError):
+                if self.checkpoints.at_end:
+                    self.checkpoint()
+                self.save("last")
+                self.checkpoint_written()
+            except (KeyboardInterrupt, Terminated, SfctrError):
                 if self.step:
-                    self.save("last")
+                    self._keep_what_was_learnt()
                 raise
             finally:
                 if self.progressive is not None:
                     self.progressive.close()
-            self.save("last")
 
     def loop(self) -> None:
         self.model.train()
-        for epoch in range(1, self.options.epochs + 1):
+        self.evaluate_if_due()
+        for epoch in range(self.epochs_done + 1, self.options.epochs + 1):
             self.epoch = epoch
             with closing(self.ready_batches()) as stream:
                 for ready in stream:
-                    with ready, span("step", step=self.step + 1), self.interrupts.held():
+                    with ready, span("step", step=self.step + 1), self.whole():
                         self.score_before_learning(ready)
                         self.learn(ready)
-                    if self.options.evaluate_every and self.step % self.options.evaluate_every == 0:
-                        self.evaluate()
+                    self.evaluate_if_due()
+                    if self._due.at(self.step):
+                        self.checkpoint()
                     if self.finished:
                         break
             if self.options.evaluate_every is None or self.finished or epoch == self.options.epochs:
                 self.evaluate()
             if self.finished:
                 return
+            self.epochs_done, self.epoch_rows = epoch, 0
 
     @property
     def finished(self) -> bool:
-        return self.watch.should_stop or self.step == self.options.max_steps
+        return self.watch.should_stop or (self.options.max_steps is not None and self.step >= self.options.max_steps)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do."""
+        return self._evaluated_at == self.step and (self.finished or self.epochs_done >= self.options.epochs)
 
     def ready_batches(self) -> Generator[Step, None, None]:
-        before = self.step
-        with closing(self.parts.source.batches(self.epoch - 1)) as batches:
+        if self.finished:
+            return
+        with closing(self.parts.source.batches(self.epoch - 1, start_row=self.epoch_rows)) as batches:
             yield from self.parts.lookahead(batches)
-        if self.step == before:
+        if self.epoch_rows == 0:
             raise DataError("the training data have no rows", remedy="check data.train, and the split")
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is done as a whole, or else leaves a state that no run could go on from."""
+        self._is_whole = False
+        with self.interrupts.held():
+            yield
+            self._is_whole = True
 
     def score_before_learning(self, ready: Step) -> None:
         if self.progressive is not None:
@@ -175,6 +171,7 @@ class Trainer:
         ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor)
         self.step += 1
         self.rows += ready.size
+        self.epoch_rows += ready.size
         self.parts.progress.advance(ready.size, loss, self._last_auc)
         if self.step % LOG_EVERY == 0:
             self.log_stretch()
@@ -199,10 +196,23 @@ class Trainer:
         self._note(ready, loss, torch.cat(first), weights[:, 0])
         return loss
 
+    def evaluate_if_due(self) -> None:
+        every = self.options.evaluate_every
+        if every is not None and self.step and self.step % every == 0:
+            self.evaluate()
+
     def evaluate(self) -> None:
         """Log where the run stands; keep the model if it is the best, and let the watched metric steer."""
         if self._evaluated_at == self.step:
             return
+        found = None
+        if self.parts.evaluate is not None:
+            with span("evaluate"), generators_kept():
+                found = self.parts.evaluate()
+        with self.whole():
+            self._note_evaluation(found)
+
+    def _note_evaluation(self, found: dict[str, Any] | None) -> None:
         self._evaluated_at = self.step
         self.log_stretch()
         line: Line = {"kind": "valid", **self._position()}
@@ -210,9 +220,7 @@ class Trainer:
             line["progressive"] = self.progressive.result()
             self.progressive.close()
             self.progressive = Metrics(self.parts.labels.names)
-        if self.parts.evaluate is not None:
-            with span("evaluate"):
-                found = self.parts.evaluate()
+        if found is not None:
             improved = self.watch.observe(found[self.options.watch])
             line |= {**found, "best": bool(improved)}
             self._steer(improved, found)
@@ -223,6 +231,7 @@ class Trainer:
     def _steer(self, improved: bool | None, found: dict[str, Any]) -> None:
         self._facts["evaluation"] = {**self._position(), **found}
         if improved:
+            self._best_step = self.step
             self.save("best")
         if improved is None:
             watch, why = self.options.watch, found["undefined"][self.options.watch]
@@ -235,6 +244,68 @@ class Trainer:
     def save(self, name: str) -> None:
         with span("save"):
             self.parts.save(name, {**self._position(), **self._facts})
+
+    def checkpoint(self) -> None:
+        """Save all that the run needs to go on from here; it is written while the run does."""
+        now = self.step, self._evaluated_at
+        if self.parts.checkpoint is not None and self._saved != now:
+            with self.whole():
+                self.parts.checkpoint.save(self.state(), self._best_step)
+                self._saved = now
+                self._due.saved(self.step)
+
+    def checkpoint_written(self) -> None:
+        if self.parts.checkpoint is not None:
+            self.parts.checkpoint.wait()
+
+    def _keep_what_was_learnt(self) -> None:
+        """The checkpoint first, and on disk: whoever asked the process to end may not wait for the rest."""
+        with self.interrupts.held():
+            try:
+                if self._is_whole:
+                    self.checkpoint()
+                self.checkpoint_written()
+            except SfctrError as error:
+                notice(f"no checkpoint could be kept at step {self.step:,}: {error}")
+            self.save("last")
+
+    def state(self) -> State:
+        """All that the loop needs to go on, beside rows, model, optimizer and generators. Between two steps."""
+        own = {
+            **self._position(),
+            "epochs_done": self.epochs_done,
+            "epoch_rows": self.epoch_rows,
+            "num_rows": self.num_rows,
+            "evaluated_at": self._evaluated_at,
+            "best_step": self._best_step,
+            "last_auc": self._last_auc,
+            "facts": self._facts,
+            "seconds": monotonic() - self._began,
+        }
+        parts = {
+            "loop": State(own),
+            "stages": self.stages.state(),
+            **{name: part.state() for name, part in self._stateful().items()},
+        }
+        return State.joined(parts)
+
+    def _restore(self, start: State) -> None:
+        own = start.plain["loop"]
+        self.step, self.epoch, self.rows = own["step"], own["epoch"], own["rows"]
+        self.epochs_done, self.epoch_rows = own["epochs_done"], own["epoch_rows"]
+        self._evaluated_at, self._best_step, self._last_auc = own["evaluated_at"], own["best_step"], own["last_auc"]
+        self._facts, self._seconds = dict(own["facts"]), own["seconds"]
+        self._saved = self.step, self._evaluated_at
+        for name, part in self._stateful().items():
+            part.restore(start.part(name))
+
+    def _stateful(self) -> dict[str, Watch | PlateauFactor | Stretch | Metrics]:
+        parts: dict[str, Watch | PlateauFactor | Stretch | Metrics] = {
+            "watch": self.watch,
+            "plateau": self.plateau,
+            "stretch": self.stretch,
+        }
+        return parts if self.progressive is None else {**parts, "progressive": self.progressive}
 
     @property
     def lr_factor(self) -> float:

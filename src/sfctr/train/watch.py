@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sfctr.spec.runfile import Metric
 
+from .state import State
+
 _RISES = {"auc": True, "gauc": True, "logloss": False, "ne": False}
 
 
@@ -29,6 +31,12 @@ class Watch:
             self.best = value
         self._without_improvement = 0 if improved else self._without_improvement + 1
         return improved
+
+    def state(self) -> State:
+        return State({"best": self.best, "without_improvement": self._without_improvement})
+
+    def restore(self, state: State) -> None:
+        self.best, self._without_improvement = state.plain["best"], state.plain["without_improvement"]
 
     def _gain(self, value: float, best: float) -> float:
         return value - best if _RISES[self.metric] else best - value

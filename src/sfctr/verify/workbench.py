@@ -24,10 +24,11 @@ from sfctr.spec.tables import Table
 from sfctr.store import RowBlock, Store
 from sfctr.train.assembly import load_pretrained, loop_parts, open_sources, scorer_of, settled
 from sfctr.train.numerics import numerics
+from sfctr.train.parts import Parts, Step
 from sfctr.train.progress import ProgressLine
 from sfctr.train.run import build_run_model, open_store
 from sfctr.train.schedule import decay_steps, steps_of_run
-from sfctr.train.trainer import Parts, Step, Trainer
+from sfctr.train.trainer import Trainer
 
 from .outcome import Floats, Outcome, TableRows, as_array, dense_values, fields_of
 from .reference import FirstBatches, train_reference

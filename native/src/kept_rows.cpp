@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <utility>
+
+#include "sfctr/snapshot.h"
+
+namespace sfctr {
+
+void LocationTags::cover(std::uint64_t num_locations) {
+  const std::uint64_t num_words = (num_locations + kRows - 1) / kRows;
+  if (num_words > words_.size()) words_.resize(num_words);
+}
+
+void LocationTags::set(Location location, std::uint8_t tags) {
+  std::uint64_t& word = words_[location / kRows];
+  const std::uint64_t here = std::uint64_t{RowTags::kTravelling} << shift(location);
+  word = (word & ~here) | (std::uint64_t{tags} << shift(location) & here);
+}
+
+void LocationTags::begin(bool full) {
+  for (std::uint64_t& word : words_) word = (full ? kChangedOfAll : word & kChangedOfAll) * RowTags::kPending;
+}
+
+void LocationTags::clear() { std::ranges::fill(words_, 0); }
+
+KeptRows::KeptRows(std::size_t num_native_tables, std::size_t num_floats, std::size_t limit_bytes)
+    : num_floats_(num_floats), limit_bytes_(limit_bytes) {
+  for (std::uint32_t n = 0; n < num_native_tables; ++n) tables_.emplace_back(n);
+}
+
+void KeptRows::open() {
+  std::lock_guard lock(mutex_);
+  is_open_.store(true, std::memory_order_release);
+}
+
+void KeptRows::close() {
+  std::lock_guard lock(mutex_);
+  is_open_.store(false, std::memory_order_release);
+  for (SnapshotRows& table : tables_) table = SnapshotRows(table.native_table);
+  readings_.clear();
+  num_rows_ = 0;
+  has_room_.notify_all();
+}
+
+std::unique_lock<std::mutex> KeptRows::wait_for_room() {
+  std::unique_lock lock(mutex_);
+  has_room_.wait(lock, [&] { return !is_open() || num_rows_ == 0 || num_rows_ * bytes_of_row() < limit_bytes_; });
+  return lock;
+}
+
+void KeptRows::keep(RecordId id, std::uint32_t last, const float* record) {
+  SnapshotRows& table = tables_[id.table];
+  if (table.keys.size() == table.keys.capacity()) {
+    const std::size_t room = std::max<std::size_t>(64, 2 * table.keys.size());
+    table.records.reserve(room * num_floats_);
+    table.last.reserve(room);
+    table.keys.reserve(room);
+  }
+  table.records.insert(table.records.end(), record, record + num_floats_);
+  table.keys.push_back(id.key);
+  table.last.push_back(last);
+  ++num_rows_;
+}
+
+void KeptRows::keep(std::vector<RecordId> ids, std::vector<std::uint32_t> last, Fetch fetch) {
+  readings_.push_back({std::move(ids), std::move(last), std::move(fetch)});
+}
+
+bool KeptRows::take(std::size_t count, SnapshotRows& rows) {
+  std::unique_lock lock(mutex_);
+  while (is_open()) {
+    const auto table = std::ranges::find_if(tables_, [](const SnapshotRows& each) { return !each.keys.empty(); });
+    if (table != tables_.end()) {
+      const std::size_t left = table->keys.size() - std::min(count, table->keys.size());
+      const auto end_of = [](auto& from, std::size_t begin, auto& to) {
+        to.assign(from.begin() + static_cast<std::ptrdiff_t>(begin), from.end());
+        from.resize(begin);
+      };
+      rows.native_table = table->native_table;
+      end_of(table->keys, left, rows.keys);
+      end_of(table->last, left, rows.last);
+      end_of(table->records, left * num_floats_, rows.records);
+      num_rows_ -= rows.keys.size();
+      has_room_.notify_all();
+      return true;
+    }
+    if (readings_.empty()) break;
+    read_next(lock);
+  }
+  return false;
+}
+
+void KeptRows::read_next(std::unique_lock<std::mutex>& lock) {
+  const Reading reading = std::move(readings_.back());
+  readings_.pop_back();
+  lock.unlock();
+  std::vector<float> records(reading.ids.size() * num_floats_);
+  std::vector<std::byte*> out(reading.ids.size());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = reinterpret_cast<std::byte*>(records.data() + i * num_floats_);
+  }
+  reading.fetch.run(reading.ids, out.data());
+  lock.lock();
+  if (!is_open()) return;
+  for (std::size_t i = 0; i < out.size(); ++i) keep(reading.ids[i], reading.last[i], records.data() + i * num_floats_);
+}
+
+std::size_t KeptRows::memory_bytes() {
+  std::lock_guard lock(mutex_);
+  std::size_t total = 0;
+  for (const SnapshotRows& table : tables_) {
+    total += table.keys.capacity() * sizeof(std::uint64_t) +
+             (table.last.capacity() + table.records.capacity()) * sizeof(float);
+  }
+  return total;
+}
+
+}  // namespace sfctr

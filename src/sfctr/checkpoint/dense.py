@@ -1,0 +1,89 @@
+"""The dense part by name: "model.<name>" of the model's state, "table.<table>.weight" and ".linear" of dense tables,
+"optimizer.<parameter>.<field>" of the optimizer's state for a parameter of either.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfctr.spec.errors import CheckpointError
+from sfctr.store import Store
+
+Optimizer = torch.optim.Optimizer
+Fields = dict[str, dict[str, Any]]
+"""Parameter -> field -> what the optimizer keeps of it."""
+
+
+def model_tensors(model: nn.Module, store: Store) -> dict[str, Tensor]:
+    """They share memory with the model and the dense tables."""
+    named = {f"model.{name}": value for name, value in model.state_dict().items()}
+    return named | {f"table.{name}": value for name, value in store.dense_state().items()}
+
+
+def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, each with memory of its own, also those that were tied."""
+    return {
+        name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, value in tensors.items()
+    }
+
+
+def parameter_names(model: nn.Module, store: Store) -> dict[int, str]:
+    """id of a parameter -> its name, the first one of those that are tied."""
+    names: dict[int, str] = {}
+    modules = {"model": model, **{f"table.{name}": table for name, table in store.dense_tables.items()}}
+    for prefix, module in modules.items():
+        for name, parameter in module.named_parameters():
+            names.setdefault(id(parameter), f"{prefix}.{name}")
+    return names
+
+
+def optimizer_fields(optimizer: Optimizer | None, names: Mapping[int, str]) -> Fields:
+    """Raises CheckpointError for a parameter that is neither the model's nor a dense table's."""
+    found: Fields = {}
+    for parameter, fields in {} if optimizer is None else optimizer.state.items():
+        if id(parameter) not in names:
+            raise CheckpointError(
+                f"the optimizer trains a parameter of shape {tuple(parameter.shape)} that belongs neither to the model"
+                " nor to a dense table, so it cannot be saved; make it a parameter of the model"
+            )
+        found[names[id(parameter)]] = {field: value for field, value in fields.items() if value is not None}
+    return found
+
+
+def split_fields(fields: Fields) -> tuple[dict[str, Tensor], Fields]:
+    """Those that are tensors, by name, and the rest."""
+    tensors: dict[str, Tensor] = {}
+    rest: Fields = {}
+    for parameter, values in fields.items():
+        for field, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{parameter}.{field}"] = value
+            else:
+                rest.setdefault(parameter, {})[field] = value
+    return tensors, rest
+
+
+def join_fields(tensors: Mapping[str, Tensor], rest: Fields) -> Fields:
+    """What split_fields() took apart; `tensors` by names without "optimizer."."""
+    fields: Fields = {parameter: dict(values) for parameter, values in rest.items()}
+    for name, value in tensors.items():
+        parameter, field = name.rsplit(".", 1)
+        fields.setdefault(parameter, {})[field] = value
+    return fields
+
+
+def restore_optimizer(optimizer: Optimizer, names: Mapping[int, str], fields: Fields) -> None:
+    """Give the optimizer what it kept of the parameters in `fields`; others stay as they are."""
+    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = optimizer.state_dict()
+    for number, parameter in enumerate(ordered):
+        name = names.get(id(parameter))
+        if name in fields:
+            state["state"][number] = copy.deepcopy(fields[name])  # which torch takes as its own
+    optimizer.load_state_dict(state)

@@ -1,0 +1,190 @@
+"""A checkpoint opened, and a run's parts filled from it; rows go into any tiers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from sfctr.spec.errors import CheckpointError, SchemaError
+from sfctr.spec.runfile import RunFile
+from sfctr.spec.runfile_text import decode_run_file
+from sfctr.spec.tables import Table
+from sfctr.store import Store
+
+from .dense import join_fields, parameter_names, restore_optimizer
+from .layout import layout_of
+from .load_rows import load_rows
+from .manifest import Manifest, check_file, check_files, read_manifest, read_text
+from .parts import read_clock, read_strings, read_waiting, stored
+from .random_states import restore_random_states
+from .restore import Restore, compare
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files were checked. run: that it is of. restore: what of it fits another run, see fitted()."""
+
+    directory: Path
+    manifest: Manifest
+    run: RunFile
+    restore: Restore | None = None
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.manifest.facts
+
+    def files(self) -> Iterator[tuple[str, int, str]]:
+        """Name and bytes of every file, and what is wrong with it ("" where it is sound); reads each."""
+        for name, facts in self.manifest.files.items():
+            try:
+                check_file(self.directory / name, facts)
+            except CheckpointError as error:
+                yield name, facts.bytes, str(error)
+            else:
+                yield name, facts.bytes, ""
+
+    @cached_property
+    def trainer(self) -> Any:
+        """The trainer's plain data."""
+        return self._state["trainer"]
+
+    @cached_property
+    def trainer_tensors(self) -> dict[str, Tensor]:
+        """What the trainer kept in tensors."""
+        return self._tensors("trainer.")
+
+    def fitted(
+        self,
+        run: RunFile,
+        model: nn.Module,
+        store: Store,
+        *,
+        allow: tuple[str, ...] = (),
+        renamed: Mapping[str, str] | None = None,
+    ) -> Checkpoint:
+        """The same for another run: where it differs, what is loaded is what fits (see restore.py).
+
+        Raises CheckpointError for a difference that `allow` does not name.
+        """
+        shapes = {name: tuple(value.shape) for name, value in self._dense.items()}
+        wanted = {f"model.{name}": tuple(value.shape) for name, value in model.state_dict().items()}
+        wanted |= {f"table.{name}": tuple(value.shape) for name, value in store.dense_state().items()}
+        restore = compare(self.run, run, shapes, wanted, allow=allow, renamed=renamed or {})
+        return Checkpoint(self.directory, self.manifest, self.run, restore)
+
+    def load_store(self, store: Store) -> None:
+        """All rows with their state, dense tables, the count of steps, and who waits for a row, into a store that has
+        no rows yet. Raises CheckpointError for a damaged file, CapacityError and DiskError as the store does."""
+        if self.restore is None and tuple(layout_of(group) for group in store.groups) != self.manifest.groups:
+            raise CheckpointError(
+                f"{self.directory} has rows of other tables, or under other rules, than the store; open it with the run"
+                " file it was saved with, or take over what fits (Checkpoint.fitted)"
+            )
+        store.restore_clock(self.step, read_clock(self.directory))
+        sources = {name: name for name in store.tables} if self.restore is None else self.restore.tables
+        load_rows(self.directory, self.manifest, store, {source: name for name, source in sources.items()})
+        saved = {table.name: (number, table) for number, table in enumerate(stored(self.run.tables))}
+        for name, source in sources.items():
+            if source in saved:
+                self._check_num_rows(store, name, source)
+                self._load_membership(store, name, *saved[source])
+        self._load_dense_tables(store)
+
+    def _load_dense_tables(self, store: Store) -> None:
+        tensors = _fitting(self._tensors("table."), self.restore, "table.")
+        try:
+            store.load_dense_state(tensors if self.restore is None else {**store.dense_state(), **tensors})
+        except SchemaError as error:
+            raise CheckpointError(f"{self.directory}: what was saved does not fit: {error}") from None
+
+    def _check_num_rows(self, store: Store, name: str, source: str) -> None:
+        found, needed = store.num_rows(name), self.manifest.num_rows[source]
+        if found != needed:
+            raise CheckpointError(
+                f"{self.directory}: {found:,} rows of table '{name}' were found, and the manifest says {needed:,}; the"
+                " checkpoint is damaged, use another one (or the store had rows before)"
+            )
+
+    def _load_membership(self, store: Store, name: str, number: int, saved: Table) -> None:
+        if saved.has_membership and store.tables[name].has_membership:
+            counters = self.manifest.membership.get(saved.name, {})
+            store.restore_membership(name, counters, read_waiting(self.directory, number))
+
+    def load_model(self, model: nn.Module) -> None:
+        """Raises CheckpointError where the module's parameters differ from what was saved."""
+        _load(model, self._tensors("model."), self.restore, "model.", self.directory)
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer | None, model: nn.Module, store: Store) -> None:
+        """What the optimizer keeps of each parameter; its options are those it was made with."""
+        if optimizer is None or (self.restore is not None and not self.restore.optimizer):
+            return
+        fields = join_fields(self._tensors("optimizer."), self._state["optimizer"])
+        if self.restore is not None:
+            fields = {self.restore.new_name(name): values for name, values in fields.items()}
+            fields = {name: values for name, values in fields.items() if name in self.restore.parameters}
+        restore_optimizer(optimizer, parameter_names(model, store), fields)
+
+    def restore_random_states(self) -> None:
+        """Have torch, NumPy and Python draw what they would have drawn next."""
+        restore_random_states(self._tensors("random."))
+
+    def strings(self) -> dict[str, dict[int, str]]:
+        """Table -> key -> text of hashed keys, for tables that keep it."""
+        return read_strings(self.directory, self.run.tables)
+
+    def _tensors(self, front: str) -> dict[str, Tensor]:
+        return {name.removeprefix(front): value for name, value in self._dense.items() if name.startswith(front)}
+
+    @cached_property
+    def _dense(self) -> dict[str, Tensor]:
+        try:
+            return load_file(self.directory / "dense.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{self.directory}/dense.safetensors is damaged ({error})") from None
+
+    @cached_property
+    def _state(self) -> Any:
+        return read_text(self.directory / "state.json", json.loads)
+
+
+def open_checkpoint(directory: Path, *, is_checked: bool = False) -> Checkpoint:
+    """The checkpoint in `directory`, every file of it read and checked, unless CheckpointDirectory.newest() just did.
+
+    Raises CheckpointError where one is missing or damaged.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: there is no checkpoint; give a directory such as RUN/checkpoints/step-...")
+    manifest = read_manifest(directory)
+    if not is_checked:
+        check_files(directory, manifest.files)
+    run = read_text(directory / "run.toml", lambda text: decode_run_file(text, str(directory / "run.toml")))
+    return Checkpoint(directory, manifest, run)
+
+
+def _fitting(tensors: dict[str, Tensor], restore: Restore | None, front: str) -> dict[str, Tensor]:
+    """Those that are taken over, under their new names; all where nothing differs."""
+    if restore is None:
+        return tensors
+    named = {restore.new_name(front + name).removeprefix(front): value for name, value in tensors.items()}
+    return {name: value for name, value in named.items() if front + name in restore.parameters}
+
+
+def _load(module: nn.Module, tensors: dict[str, Tensor], restore: Restore | None, front: str, directory: Path) -> None:
+    try:
+        module.load_state_dict(_fitting(tensors, restore, front), strict=restore is None)
+    except RuntimeError as error:
+        words = " ".join(str(error).split())
+        raise CheckpointError(f"{directory}: what was saved does not fit {type(module).__name__}: {words}") from None

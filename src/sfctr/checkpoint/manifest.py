@@ -1,0 +1,113 @@
+"""manifest.json: what a checkpoint is and which files it has, written last and checked first. Also how files of
+checkpoints and saved models are checked.
+
+The text has a CRC-32 of itself, so that a flipped digit of it is found as well.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from sfctr.spec.errors import CheckpointError
+
+from .disk import PIECE_BYTES, FileFacts
+from .layout import RecordLayout
+
+FORMAT = "sfctr.checkpoint"
+VERSION = 1
+NAME = "manifest.json"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """chain: steps of the checkpoints whose rows files are here, the full one first and this one last.
+
+    groups: in the order of the files in rows/. num_rows, membership: by table that is not dense; counters of those with
+    such options. best_step: of the evaluation that was the best until then. facts: whatever else the run keeps.
+    """
+
+    format: str = FORMAT
+    version: int = VERSION
+    step: int
+    kind: Literal["full", "changes"]
+    chain: tuple[int, ...]
+    groups: tuple[RecordLayout, ...]
+    num_rows: dict[str, int]
+    membership: dict[str, dict[str, int]]
+    best_step: int | None
+    facts: dict[str, Any]
+    files: dict[str, FileFacts]
+
+
+def rows_name(group: int, position: int) -> str:
+    """Name of the rows file of a group, at a position in the chain."""
+    return f"rows/{group:03}-{position:03}.rows"
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Raises ValueError where the facts hold a number that JSON has no word for."""
+    plain = json.loads(json.dumps(msgspec.to_builtins(manifest), allow_nan=False))
+    return (json.dumps({**plain, "crc32": _own_crc32(plain)}, indent=1) + "\n").encode()
+
+
+def _own_crc32(plain: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(plain, sort_keys=True).encode())
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a checkpoint, without a look at its files. Raises CheckpointError for one that is missing,
+    damaged or of another version."""
+    path = directory / NAME
+    plain = read_text(path, json.loads)
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT or plain.get("version") != VERSION:
+        found = plain if not isinstance(plain, dict) else f"{plain.get('format')!r} version {plain.get('version')!r}"
+        raise CheckpointError(
+            f"{path}: format {found} was found and '{FORMAT}' version {VERSION} is needed; use the release that wrote"
+            " it"
+        )
+    if plain.pop("crc32", None) != _own_crc32(plain):
+        raise CheckpointError(f"{path} has another CRC-32 than it says; the checkpoint is damaged, use another one")
+    try:
+        return msgspec.convert(plain, Manifest)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{path}: the checkpoint is damaged ({error})") from None
+
+
+def check_files(directory: Path, files: dict[str, FileFacts]) -> None:
+    """Read all of them. Raises CheckpointError for the first that is not as it was written."""
+    for name, facts in files.items():
+        check_file(directory / name, facts)
+
+
+def check_file(path: Path, facts: FileFacts) -> None:
+    try:
+        found = path.stat().st_size if path.exists() else None
+        is_sound = found == facts.bytes and crc32_of(path) == facts.crc32
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror})") from None
+    if not is_sound:
+        what = "is missing" if found is None else f"has {found} bytes" if found != facts.bytes else "has other bytes"
+        raise CheckpointError(
+            f"{path} {what} and the manifest says {facts.bytes} bytes with CRC-32 {facts.crc32}; what was saved is"
+            " damaged"
+        )
+
+
+def crc32_of(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            value = zlib.crc32(piece, value)
+    return value
+
+
+def read_text(path: Path, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: what was saved is damaged ({error})") from error

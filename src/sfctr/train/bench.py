@@ -1,0 +1,144 @@
+"""All that a run works with, put together: how its loop evaluates, saves models and keeps checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sfctr.checkpoint import Checkpoint, Checkpointer, TrainingState, save_model
+from sfctr.data import Source
+from sfctr.spec.errors import writing
+from sfctr.spec.runfile import RunFile
+from sfctr.spec.runfile_text import render_run_file
+from sfctr.store import Store
+
+from .assembly import loop_parts, scorer_of
+from .log import Log
+from .parts import Parts
+from .progress import ProgressLine
+from .run_dir import METRICS_FILE, RUN_FILE
+from .scoring import Labels, evaluate_source, features_with_texts
+from .state import State
+from .trainer import Trainer
+
+
+class Bench:
+    """is_object: the model was given as one. saver: of the run's checkpoints. start: the one that it goes on from."""
+
+    def __init__(
+        self,
+        run: RunFile,
+        run_dir: Path,
+        source: Source,
+        held_out: Source | None,
+        store: Store,
+        module: nn.Module,
+        *,
+        is_object: bool,
+        saver: Checkpointer,
+        start: Checkpoint | None = None,
+    ) -> None:
+        self.run, self.run_dir, self.source, self.held_out = run, run_dir, source, held_out
+        self.store, self.module, self.is_object = store, module, is_object
+        self.saver, self.start, self.log = saver, start, Log(run_dir / METRICS_FILE)
+        self.labels = Labels.of(run.schema, run.train.loss_labels)
+        self.scorer = scorer_of(run, store, module)
+
+    def trainer(self, progress: ProgressLine) -> Trainer:
+        """The loop, where it stopped if it goes on; from then on the directory holds what is true of the run."""
+        parts, start = self._parts(progress), None
+        if self.start is not None:
+            self.start.load_model(self.module)
+            self.start.load_optimizer(parts.optimizer, self.module, self.store)
+            parts = replace(parts, restore_generators=self.start.restore_random_states)
+            start = State(self.start.trainer, self.start.trainer_tensors)
+        parts = replace(parts, checkpoint=_Checkpoints(self, parts.optimizer))
+        trainer = Trainer(parts, self.run.train, self.run.checkpoint, start)
+        self._begin_files(start)
+        return trainer
+
+    def _parts(self, progress: ProgressLine) -> Parts:
+        return loop_parts(
+            self.run,
+            self.source,
+            self.store,
+            self.module,
+            scorer=self.scorer,
+            evaluate=None if self.held_out is None else partial(self.evaluate, self.held_out),
+            save=self.save,
+            log=self.log.write,
+            progress=progress,
+        )
+
+    def evaluate(self, held_out: Source) -> dict[str, Any]:
+        train = self.run.train
+        return evaluate_source(
+            held_out,
+            self.scorer,
+            self.labels,
+            shift=self.source.log_odds_shift,
+            group_by=train.group_by,
+            slices=train.slices,
+            directory=str(self.run_dir),
+        )
+
+    def save(self, name: str, facts: dict[str, Any]) -> None:
+        """Keep the model under `name` in the run's directory."""
+        save_model(
+            self.run_dir / name,
+            run=self.run,
+            store=self.store,
+            model=self.module,
+            facts={**facts, **self.facts()},
+            strings=strings_of(self.source),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        return {"log_odds_shift": self.source.log_odds_shift, "model_is_object": self.is_object}
+
+    def _begin_files(self, start: State | None) -> None:
+        if start is None:
+            (self.run_dir / METRICS_FILE).unlink(missing_ok=True)
+        else:
+            self.log.restore(start.part("log"))
+        beside = self.run_dir / f"{RUN_FILE}.new"
+        with writing(self.run_dir / RUN_FILE):
+            beside.write_text(render_run_file(self.run), encoding="utf-8")
+            beside.rename(self.run_dir / RUN_FILE)
+
+
+class _Checkpoints:
+    """See parts.Checkpointing."""
+
+    def __init__(self, bench: Bench, optimizer: torch.optim.Optimizer | None) -> None:
+        self._bench, self._optimizer = bench, optimizer
+        self.wait = bench.saver.wait
+
+    def save(self, state: State, best_step: int | None) -> None:
+        bench = self._bench
+        bench.saver.save(
+            TrainingState(
+                run=bench.run,
+                store=bench.store,
+                model=bench.module,
+                optimizer=self._optimizer,
+                trainer={**state.plain, "log": bench.log.state().plain},
+                tensors=state.tensors,
+                facts=bench.facts(),
+                best_step=best_step,
+                strings=partial(strings_of, bench.source),
+            )
+        )
+
+
+def strings_of(source: Source) -> dict[str, dict[int, str]]:
+    """Table -> key -> text of hashed keys, for tables of features that keep it."""
+    found: dict[str, dict[int, str]] = {}
+    for feature in features_with_texts(source.schema):
+        found.setdefault(feature.table_name, {}).update(source.strings(feature.columns[0]))
+    return found

@@ -1,0 +1,28 @@
+"""When a checkpoint is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from sfctr.spec.runfile import Checkpoints
+
+
+class Due:
+    """Tells when a checkpoint is due, by steps and by minutes."""
+
+    def __init__(self, options: Checkpoints, now: Callable[[], float] = monotonic) -> None:
+        self._options, self._now = options, now
+        self.saved_at: int | None = None
+        self._last = now()
+
+    def at(self, step: int) -> bool:
+        if step == self.saved_at:
+            return False
+        by_steps = self._options.every_steps is not None and step % self._options.every_steps == 0
+        minutes = self._options.every_minutes
+        return by_steps or (minutes > 0 and self._now() - self._last >= 60 * minutes)
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of `step` is there, or being written."""
+        self.saved_at, self._last = step, self._now()

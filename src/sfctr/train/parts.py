@@ -1,0 +1,78 @@
+"""What the loop is made of and works with, as it asks for it: steps, and what a run has beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sfctr.spec.batch import Batch
+
+from .log import Line
+from .progress import ProgressLine
+from .scoring import Labels, Rows, Scorer
+from .state import State
+
+
+class Part(Protocol):
+    """What learning asks of a lookahead.RowRange."""
+
+    size: int
+    batch: Batch
+
+    def features(self) -> dict[str, Tensor]: ...
+    @property
+    def labels(self) -> Tensor: ...
+    @property
+    def label_mask(self) -> Tensor: ...
+    @property
+    def weight(self) -> Tensor | None: ...
+
+
+class Step(Part, Protocol):
+    """What learning asks of a lookahead.Ready."""
+
+    def micro_batches(self, count: int) -> Iterator[Part]: ...
+    def step(
+        self, optimizer: torch.optim.Optimizer | None, *, clip: float | None = None, lr_factor: float = 1.0
+    ) -> float | None: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *exc: Any) -> None: ...
+
+
+class Checkpointing(Protocol):
+    """What the loop asks of whoever keeps its checkpoints, with the rows as they are at that moment."""
+
+    def save(self, state: State, best_step: int | None) -> None: ...
+    def wait(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a run is made of, put together by fit.
+
+    lookahead: batches to steps whose rows are in place. scorer: for progressive validation.
+    evaluate: metrics of the validation part, or None without one. save: keeps the model under a name, with its facts.
+    checkpoint: keeps the loop's state, with the rows, or None without checkpoints.
+    restore_generators: has the generators of random numbers go on from where the run that is to go on had left them.
+    log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
+        such options, counts of keys; see Store.membership.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    source: Rows
+    labels: Labels
+    lookahead: Callable[[Iterable[Batch]], Iterable[Step]]
+    scorer: Scorer
+    evaluate: Callable[[], dict[str, Any]] | None
+    save: Callable[[str, dict[str, Any]], None]
+    log: Callable[[Line], None]
+    progress: ProgressLine
+    membership: Callable[[], Mapping[str, Mapping[str, int]]] = dict
+    counters: Callable[[], Mapping[str, Mapping[str, int]]] = field(default=dict)
+    restore_generators: Callable[[], None] = lambda: None
+    checkpoint: Checkpointing | None = None

@@ -1,0 +1,78 @@
+"""`sfctr train --resume`, and how the command ends when it is asked to."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sfctr.train.trainer import Trainer
+
+QUICK = ("--set", "train.torch_threads=1", "--set", "train.batch_size=50", "--set", "checkpoint.every_minutes=0")
+
+
+@pytest.fixture
+def run_file(sfctr, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"item": rng.integers(0, 50, 400), "x": rng.normal(size=400), "y": rng.integers(0, 2, 400)})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    Path("run.toml").write_text(sfctr("init", "rows.parquet", "--label", "y").out)
+
+
+def losses(run):
+    return [json.loads(line).get("loss") for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+
+
+def train(sfctr, run, *more):
+    return sfctr("train", "run.toml", "--run", run, *QUICK, *more)
+
+
+@pytest.fixture
+def stopped(sfctr, run_file, monkeypatch):
+    """A run that SIGTERM ended in its third step, and how."""
+    backward = Trainer.backward
+
+    def stopping(trainer, ready):
+        if trainer.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return backward(trainer, ready)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "backward", stopping)
+        return train(sfctr, "run")
+
+
+def test_sigterm_leaves_a_checkpoint_and_exit_code_143(stopped):
+    assert stopped.code == 143
+    assert stopped.err.splitlines()[-1] == (
+        "sfctr: terminated; what was learnt until then is in run/last/; --resume goes on with it"
+    )
+    assert os.listdir("run/checkpoints") == ["step-000000000003"]
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_run_goes_on_with_resume_and_ends_as_one_that_was_not_stopped(sfctr):
+    assert train(sfctr, "whole").code == 0
+    refused = train(sfctr, "run", "--resume", "--set", "train.seed=1")
+    assert refused.code == 2
+    assert "train.seed is 1 and was 0 in the run that is to go on" in refused.err
+    done = train(sfctr, "run", "--resume")
+    assert done.code == 0
+    assert "sfctr: run: going on from step 3" in done.err.splitlines()
+    assert Path("run/last/dense.safetensors").read_bytes() == Path("whole/last/dense.safetensors").read_bytes()
+    assert losses("run") == losses("whole")
+    again = train(sfctr, "run", "--resume")
+    assert again.code == 0 and "the run has ended, at step 40, and nothing is left to train" in again.err
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_run_is_neither_resumed_nor_replaced_unasked_nor_both_at_once(sfctr):
+    assert "already holds a run; add --resume to go on with it or --overwrite to replace" in train(sfctr, "run").err
+    both = train(sfctr, "run", "--resume", "--overwrite")
+    assert (both.code, both.err.count("\n")) == (2, 1)
+    assert "--resume goes on with the run that --overwrite replaces" in both.err
+    assert train(sfctr, "run", "--overwrite").code == 0
+    assert os.listdir("run/checkpoints") == ["step-000000000040"]

@@ -76,3 +76,24 @@ def test_a_run_is_neither_resumed_nor_replaced_unasked_nor_both_at_once(sfctr):
     assert "--resume goes on with the run that --overwrite replaces" in both.err
     assert train(sfctr, "run", "--overwrite").code == 0
     assert os.listdir("run/checkpoints") == ["step-000000000040"]
+
+
+@pytest.mark.usefixtures("stopped")
+def test_inspect_shows_a_checkpoint_and_finds_what_is_damaged(sfctr):
+    train(sfctr, "run", "--resume", "--set", "checkpoint.every_steps=10", "--set", "checkpoint.keep=9")
+    directory = Path("run/checkpoints/step-000000000020")
+    done = sfctr("inspect", directory)
+    assert done.code == 0
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["step", "20"] in lines
+    assert "rows   all at step 3, those changed until 10, 20" in done.out.splitlines()
+    assert ["item", "50"] in lines
+    assert ["state.json", "sound"] in [[line[0], line[-1]] for line in lines if line]
+    assert "auc" in [line[0] for line in lines if line]
+    with (directory / "rows" / "000-001.rows").open("r+b") as file:
+        file.seek(90)
+        file.write(b"?")
+    done = sfctr("inspect", directory)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "000-001.rows has other bytes" in done.err
+    assert [line.split()[-1] for line in done.out.splitlines() if "000-001" in line] == ["damaged"]

@@ -29,6 +29,15 @@ def test_plain_lines_say_rows_rate_loss_auc_and_time_left(monkeypatch):
     assert screen.file.getvalue() == "4,000 of 10,000 rows  200 rows/s  loss 0.6123  auc 0.7500  0:30 left\n"
 
 
+def test_rows_of_a_run_that_goes_on_are_done_and_count_for_no_rate(monkeypatch):
+    clock(monkeypatch, 0.0, 20.0)
+    screen = console(terminal=False)
+    line = ProgressLine(10_000, console=screen)
+    line.start_from(5000)
+    line.advance(1000, 0.5, None)
+    assert screen.file.getvalue() == "6,000 of 10,000 rows  50 rows/s  loss 0.5000  1:20 left\n"
+
+
 def test_an_unknown_length_has_no_time_left(monkeypatch):
     clock(monkeypatch, 0.0, 10.0)
     screen = console(terminal=False)

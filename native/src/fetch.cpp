@@ -85,7 +85,7 @@ void RowGroup::read_around(std::span<std::uint32_t> places) const {
 // on disk as well, until they are read, and may move there.
 void RowGroup::compact() {
   if (num_uncompacted_ == 0) return;
-  const std::size_t budget_bytes = 4 * std::exchange(num_uncompacted_, 0) * layout_.num_floats() * sizeof(float);
+  const std::size_t budget_bytes = log().compaction_bytes(std::exchange(num_uncompacted_, 0));
   std::unordered_map<Location, Load*> loads;
   for (WorkingSet* const ws : loading_) {
     for (Load& load : ws->located.loads) loads[load.location] = &load;

@@ -25,6 +25,11 @@ LogSegment* RowLog::find_victim() const {
   return found;
 }
 
+std::size_t RowLog::compaction_bytes(std::size_t num_records) const {
+  const double a_record = static_cast<double>(layout_->unit_bytes) / layout_->unit_records;
+  return static_cast<std::size_t>(static_cast<double>(num_records) * a_record / max_garbage_) + 1;
+}
+
 bool RowLog::compact(std::size_t budget_bytes, const Moved& moved) {
   for (std::size_t read = 0; read < budget_bytes && has_excess();) {
     if (!compacting_) {

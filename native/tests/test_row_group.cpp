@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <numeric>
 
 #include "row_group_rig.h"
 
@@ -215,6 +216,38 @@ void a_piece_of_no_rows_cannot_be_exported() {
   CHECK_THROWS(std::invalid_argument, spilled.group->export_rows(0, 0, 0, keys, records));
 }
 
+// One float a row, so that most of a record on disk is the log's own.
+void rows_of_four_bytes_keep_the_files_within_the_bound() {
+  constexpr std::size_t kKeys = 20'000, kBatch = 1500, kSegment = 64 << 10;
+  TempDir directory;
+  GroupTiers tiers;
+  tiers.budget = std::make_shared<Budget>(kKeys * sfctr::kIndexBytes + 3000 * 24);
+  tiers.disk = small_options(directory, 1);
+  tiers.disk->directory += "/rows";
+  tiers.disk->segment_bytes = kSegment;
+  RowGroup group(1, sfctr::Rule::kSgd, sfctr::Rule::kNone, false, {sfctr::TableInit{}}, std::move(tiers));
+  std::mt19937_64 random(1);
+  std::vector<std::uint64_t> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), 0);
+  group.import_rows(0, keys, Record(kKeys));
+  keys.resize(kBatch);
+  const Record gradients(kBatch, 1.0f);
+  const std::vector<std::span<const float>> spans{gradients};
+  for (std::uint64_t step = 1; step <= 300; ++step) {
+    for (std::uint64_t& key : keys) key = random() % kKeys;
+    WorkingSet ws(
+        1, kBatch,
+        {{.table = 0, .pooling = sfctr::Pooling::kOne, .keys = keys, .offsets = {}, .nulls = {}, .weights = {}}});
+    group.locate(ws, true);
+    group.backward(ws, 0, kBatch, spans, {});
+    group.update(ws, step, 1, std::vector(1, sfctr::Hyper{}), {});
+  }
+  const sfctr::LogCounters log = group.log_counters();
+  const double a_record = 4096.0 / 204 * (kSegment + 8192) / kSegment;  // with the pages around a segment
+  CHECK(log.live > kKeys / 2);
+  CHECK(static_cast<double>(log.file_bytes) <= static_cast<double>(log.live) * a_record / 0.7 + 3 * kSegment);
+}
+
 // What a run computes with a fault armed, or null for none: the number of wrong reads and rows.
 std::size_t num_wrong(std::shared_ptr<RowFaults> faults, std::size_t ahead) {
   TempDir directory;
@@ -271,5 +304,6 @@ int main() {
   rows_that_the_disk_refuses_are_not_imported_into_ram();
   rows_that_are_there_need_no_more_of_the_index();
   a_piece_of_no_rows_cannot_be_exported();
+  rows_of_four_bytes_keep_the_files_within_the_bound();
   every_fault_that_is_asked_for_makes_a_number_wrong();
 }

@@ -121,11 +121,14 @@ class RowLog {
 
   // If more than max_garbage of the records is garbage: takes the complete segment with the most of it, moves its live
   // records to the head, tells of each, and drops the segment; reads about budget_bytes at most. True while there is
-  // more to do. A budget of (bytes appended) / max_garbage an append keeps the files within
+  // more to do. A budget of compaction_bytes(records appended) for each append keeps the files within
   // live / (1 - max_garbage) and the segments not yet complete.
   // Throws what append throws, and ChecksumError; a record is then either moved and told of, or where it was.
   // REQUIRES: moved does not throw and does not call the log.
   bool compact(std::size_t budget_bytes, const Moved& moved);
+
+  // What so many records appended ask of compact(): the bytes that they take in files, over max_garbage.
+  std::size_t compaction_bytes(std::size_t num_records) const;
 
   // Seals the segment at the head, however short, and waits until all accepted records are written; with sync, until
   // they are on the disk. Throws DiskError. Each call that finds new records makes a file: once a snapshot, not a step.

@@ -142,6 +142,7 @@ void RowGroup::view(WorkingSet& ws) {
     std::lock_guard lock(mutex_);
     drain();
     start(ws, false);
+    ws.located.num_changes = num_changes_;
     find_places(ws);
     read_around(ws.located.places.span());
     point_view(ws);

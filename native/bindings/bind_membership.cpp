@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bindings.h"
 #include "working_set.h"
 
 using namespace nb::literals;
@@ -61,11 +62,7 @@ auto to_array(const std::vector<T>& values) {
 }
 
 nb::tuple waiting(RowGroup& group, std::size_t t) {
-  RowGroup::Waiting found;
-  {
-    Release release;
-    found = group.waiting(t);
-  }
+  const RowGroup::Waiting found = released([&] { return group.waiting(t); });
   return nb::make_tuple(to_array(found.keys), to_array(found.counts), to_array(found.last));
 }
 
@@ -91,7 +88,8 @@ void restore_membership(RowGroup& group, std::size_t t, const std::map<std::stri
 nb::tuple event_clock(RowGroup& group) {
   std::vector<std::uint32_t> steps;
   std::vector<std::int64_t> times;
-  for (const sfctr::EventClock::Point& point : group.clock()) steps.push_back(point.step), times.push_back(point.now);
+  for (const sfctr::EventClock::Point& point : released([&] { return group.clock(); }))
+    steps.push_back(point.step), times.push_back(point.now);
   return nb::make_tuple(to_array(steps), to_array(times));
 }
 
@@ -100,12 +98,14 @@ void restore_clock(RowGroup& group, std::uint64_t step, arrays::Vector<const std
   if (steps.size() != times.size()) throw std::invalid_argument("steps and times must have one length");
   std::deque<sfctr::EventClock::Point> points;
   for (std::size_t i = 0; i < steps.size(); ++i) points.push_back({steps.data()[i], times.data()[i]});
+  Release release;
   group.restore_clock(step, std::move(points));
 }
 
 nb::list take_gone(RowGroup& group) {
   nb::list all;
-  for (const RowGroup::Gone& gone : group.take_gone()) all.append(nb::make_tuple(gone.table, to_array(gone.keys)));
+  for (const RowGroup::Gone& gone : released([&] { return group.take_gone(); }))
+    all.append(nb::make_tuple(gone.table, to_array(gone.keys)));
   return all;
 }
 
@@ -165,10 +165,11 @@ void bind_members(nb::class_<RowGroup>& group) {
            "Steps at which the greatest event time rose, and what it was then, as far back as a row may live.")
       .def("restore_membership", &restore_membership, "t"_a, "counters"_a, "keys"_a.noconvert(), "counts"_a.noconvert(),
            "last"_a.noconvert(),
-           "Set what membership() and waiting() tell of table t. Keys that wait are added to those there are.")
+           "Set what membership() and waiting() tell of table t; what was counted, and waited, before is forgotten.")
       .def("restore_clock", &restore_clock, "step"_a, "steps"_a.noconvert(), "times"_a.noconvert(),
            "Set the last committed step, and what clock() tells.")
-      .def("list_gone", &RowGroup::list_gone, "on"_a, "Whether to list the keys whose rows go, from now on.")
+      .def("list_gone", &RowGroup::list_gone, "on"_a, nb::call_guard<Release>(),
+           "Whether to list the keys whose rows go, from now on.")
       .def("take_gone", &take_gone, nb::sig("def take_gone(self) -> list[tuple[int, NDArray[numpy.uint64]]]"),
            "Tables and keys whose rows have gone since the last call, in the order of their going.");
 }

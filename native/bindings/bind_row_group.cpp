@@ -91,14 +91,16 @@ nb::dict row_counters(const sfctr::RowCounters& rows) {
 
 nb::list table_counters(RowGroup& group) {
   nb::list tables;
-  for (const sfctr::RowCounters& rows : group.table_counters()) tables.append(row_counters(rows));
+  for (const sfctr::RowCounters& rows : released([&] { return group.table_counters(); })) {
+    tables.append(row_counters(rows));
+  }
   return tables;
 }
 
 nb::dict counters(RowGroup& group) {
-  const sfctr::GroupCounters rows = group.counters();
-  const sfctr::LogCounters log = group.log_counters();
-  const sfctr::LineCounters lines = group.line_counters();
+  const sfctr::GroupCounters rows = released([&] { return group.counters(); });
+  const sfctr::LogCounters log = released([&] { return group.log_counters(); });
+  const sfctr::LineCounters lines = released([&] { return group.line_counters(); });
   nb::dict counts = row_counters(rows);
   counts["scratch"] = rows.scratch;
   counts["waits"] = rows.waits;
@@ -132,11 +134,7 @@ nb::dict layout(const RowGroup& group) {
 }
 
 arrays::nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>> unseen(const RowGroup& group, const PyWorkingSet& ws) {
-  std::vector<std::int64_t> counts;
-  {
-    Release release;
-    counts = group.unseen(ws.core);
-  }
+  const std::vector<std::int64_t> counts = released([&] { return group.unseen(ws.core); });
   auto array = arrays::make<std::int64_t, 1>({counts.size()});
   std::copy(counts.begin(), counts.end(), array.data());
   return array;
@@ -221,7 +219,10 @@ auto find(RowGroup& group, std::size_t native_table, arrays::Vector<const std::u
 // Calls a group with a working set that it may hold on to.
 template <class Call>
 auto told(nb::handle_t<RowGroup> self, PyWorkingSet& ws, Call&& call) {
-  if (ws.group.is_valid() && !ws.group.is(self)) nb::cast<RowGroup&>(ws.group).discard(ws.core);
+  if (ws.group.is_valid() && !ws.group.is(self)) {
+    RowGroup& other = nb::cast<RowGroup&>(ws.group);
+    released([&] { other.discard(ws.core); });
+  }
   ws.group = nb::borrow(self);
   RowGroup& group = nb::cast<RowGroup&>(self);
   Release release;
@@ -310,7 +311,9 @@ void bind_training(nb::class_<RowGroup>& group) {
           "train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, "
           "and "
           "a\n"
-          "key without a row reads as zeros. Forgets what was located or merged before.")
+          "key without a row reads as zeros; good until rows change: by update, remove_rows, import_rows. Forgets what "
+          "was\n"
+          "located or merged before.")
       .def(
           "discard",
           [](RowGroup& self, PyWorkingSet& ws) {
@@ -364,9 +367,10 @@ void bind_training(nb::class_<RowGroup>& group) {
 
 void bind_rows(nb::class_<RowGroup>& group) {
   group
-      .def("num_rows", &RowGroup::num_rows, "native_table"_a,
+      .def("num_rows", &RowGroup::num_rows, "native_table"_a, nb::call_guard<Release>(),
            "Rows of native table 2t (table t) or 2t + 1 (its missing value).")
-      .def("memory_bytes", &RowGroup::memory_bytes, "Bytes of RAM that rows, indexes and buffers of the disk take.")
+      .def("memory_bytes", &RowGroup::memory_bytes, nb::call_guard<Release>(),
+           "Bytes of RAM that rows, indexes and buffers of the disk take.")
       .def("counters", &counters, nb::sig("def counters(self) -> dict[str, int]"),
            "Positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, rows in scratch and plans "
            "put "
@@ -377,7 +381,8 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "For each table: positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, since the "
            "group\n"
            "was made.")
-      .def_prop_ro("num_in_flight", &RowGroup::num_in_flight, "Batches planned and not yet ended.")
+      .def_prop_ro("num_in_flight", &RowGroup::num_in_flight, nb::call_guard<Release>(),
+                   "Batches planned and not yet ended.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")
       .def_prop_ro("is_shrinking", &RowGroup::is_shrinking,
                    "Whether the last plan() was put off only until frames could go for more keys.")
@@ -411,9 +416,7 @@ void bind_rows(nb::class_<RowGroup>& group) {
           "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(), "last"_a.noconvert() = nb::none(),
           "Add rows, or overwrite those there are: records [n, record_floats] of keys [n]. last [n]: the step that "
           "trained\n"
-          "each last; None: the last one committed.")
-      .def("reserve", &RowGroup::reserve, "native_table"_a, "num_rows"_a, nb::call_guard<Release>(),
-           "Make room in the index for so many rows in all.");
+          "each last; None: the last one committed.");
 }
 
 }  // namespace
@@ -431,6 +434,8 @@ void bind_row_group(nb::module_& m) {
   bind_membership_rule(m);
   bind_table_init(m);
   bind_faults(m);
+  m.def("least_staging_bytes", &sfctr::RowLog::least_staging_bytes, "record_bytes"_a,
+        "The least of RowGroup's staging_bytes with which records of this size are written while others come.");
   m.def(
       "hyper_columns",
       [] { return std::vector<std::string>(std::begin(sfctr::kHyperColumns), std::end(sfctr::kHyperColumns)); },

@@ -13,3 +13,10 @@ void bind_working_set(nanobind::module_& m);
 void bind_row_group(nanobind::module_& m);
 void bind_lines(nanobind::class_<sfctr::RowGroup>& group);
 void bind_trace(nanobind::module_& m);
+
+// What a call of the core gives that needs no Python.
+template <class Call>
+auto released(Call&& call) {
+  const nanobind::gil_scoped_release release;
+  return call();
+}

@@ -26,6 +26,8 @@ struct PyWorkingSet {
   PyWorkingSet(const PyWorkingSet&) = delete;
   ~PyWorkingSet() {
     if (!group.is_valid()) return;
-    arrays::nb::cast<sfctr::RowGroup&>(group).discard(core);
+    sfctr::RowGroup& told = arrays::nb::cast<sfctr::RowGroup&>(group);
+    arrays::nb::gil_scoped_release release;
+    told.discard(core);
   }
 };

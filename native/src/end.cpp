@@ -27,6 +27,7 @@ void RowGroup::end_batch(WorkingSet& ws, std::uint64_t step) {
   Located& located = ws.located;
   located.group = 0;
   if (step > 0 && tracking_.is_on) tag_trained(ws);
+  if (step > 0) ++num_changes_;
   if (!located.scratch.empty()) store_scratch(ws, step > 0);
   Ended ended;
   ended.step = step;
@@ -59,47 +60,53 @@ void RowGroup::end_batch(WorkingSet& ws, std::uint64_t step) {
 }
 
 // Records of a batch that found no frame: one that was reached goes to a frame if there is one by now, else to disk. If
-// the disk refuses, the row stays in RAM, beyond the budget; the next plan will hear of the error.
-void RowGroup::store_scratch(WorkingSet& ws, bool committed) {
+// the disk refuses, the row stays in RAM, beyond the budget; the next plan will hear of the error. It is also how it
+// hears that there was no memory for that either, and rows are lost.
+void RowGroup::store_scratch(WorkingSet& ws, bool committed) noexcept {
   std::lock_guard lock(mutex_);
   scratch_in_flight_ = false;
   if (!committed) return;
+  try {
+    put_away_scratch(ws);
+  } catch (...) {
+    refused_ = std::current_exception();
+  }
+}
+
+void RowGroup::put_away_scratch(const WorkingSet& ws) {
   const auto table_begin = ws.table_begin();
   std::size_t native_table = 0;
   std::vector<RecordId> ids;
   std::vector<const std::byte*> records;
-  std::vector<Location> old;
   for (const std::uint32_t u : ws.located.scratch) {
     while (table_begin[native_table + 1] <= static_cast<std::int64_t>(u)) ++native_table;
     if (!ws.gradients.any_trained(u)) continue;
     ids.push_back({ws.keys()[u], static_cast<std::uint32_t>(native_table)});
     records.push_back(reinterpret_cast<const std::byte*>(ws.located.records[u]));
-    const std::uint32_t* const slot = tables_[native_table].index.slot_of(ws.keys()[u]);  // none if removed meanwhile
-    if (slot && Place::from_bits(*slot).is_on_disk()) old.push_back(Place::from_bits(*slot).location());
   }
   keep_rows(ids);
+  std::size_t done = 0;
   try {
-    put_on_disk(ids, records);
-  } catch (const DiskError&) {
+    put_on_disk(ids, records, done);
+  } catch (...) {
     refused_ = std::current_exception();
-  } catch (const LocationsExhaustedError&) {
-    refused_ = std::current_exception();
+    put_beyond(std::span(ids).subspan(done), std::span(records).subspan(done));
   }
-  if (refused_) put_beyond(ids, records);
-  if (!old.empty()) log().release(old);
 }
 
-// Appends rows that have no frame to the log, and has the index say so. Throws what RowLog::append does; nothing is
-// then changed.
-void RowGroup::put_on_disk(std::span<const RecordId> ids, std::span<const std::byte* const> records) {
+// Appends rows that have no frame to the log, and has the index say so of one after the other. Throws what
+// RowLog::append does, with nothing changed, and std::bad_alloc; `done` is how many were put there. stamps: of the
+// steps that trained them last, or empty: who calls stamps them.
+void RowGroup::put_on_disk(std::span<const RecordId> ids, std::span<const std::byte* const> records, std::size_t& done,
+                           std::span<const std::uint32_t> stamps) {
   if (ids.empty()) return;
   std::vector<Location> locations(ids.size());
   append(ids, records, locations.data());
-  std::size_t done = 0;
   try {
     for (; done < ids.size(); ++done) {
       set_place(ids[done], Place::on_disk(locations[done]));
       set_tags(Place::on_disk(locations[done]), RowTags::kChanged);
+      if (!stamps.empty()) stamp(ids[done], stamps[done]);
     }
   } catch (...) {
     log().release(std::span(locations).subspan(done));
@@ -118,10 +125,14 @@ void RowGroup::put_beyond(std::span<const RecordId> ids, std::span<const std::by
   }
 }
 
+// Where the row was on disk is garbage from now on. Throws std::bad_alloc with nothing changed.
 void RowGroup::set_place(RecordId id, Place place) {
   Index& index = tables_[id.table].index;
   if (std::uint32_t* const slot = index.slot_of(id.key)) {
-    *slot = place.bits();
+    const Place before = Place::from_bits(std::exchange(*slot, place.bits()));
+    if (!before.is_on_disk()) return;
+    const Location location = before.location();
+    log().release({&location, 1});
     return;
   }
   index.insert(id.key, place.bits(), members_ ? kUnborn : 0);

@@ -13,13 +13,17 @@ namespace {
 
 constexpr std::size_t kBlock = 2048;
 
-void read_loads(WorkingSet& ws) {
+RecordId id_of(const WorkingSet& ws, std::uint32_t u) {
   const auto table_begin = ws.table_begin();
+  const auto after = std::ranges::upper_bound(table_begin, static_cast<std::int64_t>(u));
+  return {ws.keys()[u], static_cast<std::uint32_t>(after - table_begin.begin() - 1)};
+}
+
+void read_loads(WorkingSet& ws) {
   std::vector<RecordId> ids;
   std::vector<std::byte*> records;
   for (const Load& load : ws.located.loads) {
-    const auto after = std::ranges::upper_bound(table_begin, static_cast<std::int64_t>(load.key));
-    ids.push_back({ws.keys()[load.key], static_cast<std::uint32_t>(after - table_begin.begin() - 1)});
+    ids.push_back(id_of(ws, load.key));
     records.push_back(reinterpret_cast<std::byte*>(ws.located.records[load.key]));
   }
   ws.located.reading->run(ids, records.data());
@@ -88,16 +92,26 @@ void RowGroup::read_around(std::span<std::uint32_t> places) const {
 // on disk as well, until they are read, and may move there.
 void RowGroup::compact() {
   if (num_uncompacted_ == 0) return;
-  const std::size_t num_records = 4 * std::exchange(num_uncompacted_, 0);
-  if (tracking_.is_on) tracking_.locations.cover(log().reach(num_records));
-  std::unordered_map<Location, Load*> loads;
-  for (WorkingSet* const ws : loading_) {
-    for (Load& load : ws->located.loads) loads[load.location] = &load;
+  const std::size_t budget_bytes = log().compaction_bytes(std::exchange(num_uncompacted_, 0));
+  if (tracking_.is_on) {
+    tracking_.locations.cover(log().reach(budget_bytes / (layout_.num_floats() * sizeof(float))));
   }
-  log().compact(num_records * layout_.num_floats() * sizeof(float), [&](RecordId id, Location old, Location now) {
+  std::unordered_map<Location, std::pair<const WorkingSet*, Load*>> loads;
+  for (WorkingSet* const ws : loading_) {
+    for (Load& load : ws->located.loads) loads[load.location] = {ws, &load};
+  }
+  const auto holds = [&](RecordId id, Location at) {
+    if (const auto found = loads.find(at); found != loads.end()) {
+      return id_of(*found->second.first, found->second.second->key) == id;
+    }
+    if (id.table >= tables_.size()) return false;
+    const std::uint32_t* const slot = tables_[id.table].index.slot_of(id.key);
+    return slot && *slot == Place::on_disk(at).bits();
+  };
+  log().compact(budget_bytes, holds, [&](RecordId id, Location old, Location now) {
     set_tags(Place::on_disk(now), tags_of(Place::on_disk(old)));
     if (const auto found = loads.find(old); found != loads.end()) {
-      found->second->location = now;
+      found->second.second->location = now;
     } else {
       *tables_[id.table].index.slot_of(id.key) = Place::on_disk(now).bits();
     }
@@ -138,6 +152,7 @@ void RowGroup::view(WorkingSet& ws) {
     std::lock_guard lock(mutex_);
     drain();
     start(ws, false);
+    ws.located.num_changes = num_changes_;
     find_places(ws);
     read_around(ws.located.places.span());
     point_view(ws);

@@ -13,7 +13,7 @@ std::string advice_on(int code) {
     case EDQUOT:
       return "free space on that disk or choose a directory on another";
     case EMFILE:
-      return "raise the limit of open files (ulimit -n) or make segments larger";
+      return "raise the hard limit of open files (ulimit -Hn): each part of the rows on disk is one";
     default:
       return "";
   }

@@ -1,6 +1,7 @@
 #include "sfctr/membership.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 namespace sfctr {
@@ -57,6 +58,7 @@ void BoundedKeys::look_through(const Index& index, std::size_t s) {
   index.for_each_in(first, first + (~std::uint64_t{0} >> bits_), [&](const Index::Listed& each) {
     if (each.stamp != kUnborn) found.push_back({each.stamp, each.hash, each.key});
   });
+  if (found.empty()) throw std::logic_error("a bound counts keys that are not in the index");
   const std::size_t count = std::min(found.size(), found.size() / kCandidatesIn + kLeastCandidates);
   const auto end = found.begin() + static_cast<std::ptrdiff_t>(count);
   std::nth_element(found.begin(), count < found.size() ? end : found.end() - 1, found.end(), before);
@@ -130,6 +132,13 @@ bool Membership::note_refused(std::uint64_t key, std::uint32_t step) {
 void Membership::restore_waiting(std::uint64_t key, std::uint32_t count, std::uint32_t step) {
   waiting_.insert(key, count, step);
   waiting_bound_.add(key);
+}
+
+std::uint64_t Membership::forget_waiting() {
+  std::vector<std::uint64_t> keys;
+  waiting_.for_each([&](std::uint64_t key, std::uint32_t) { keys.push_back(key); });
+  for (const std::uint64_t key : keys) forget(key);
+  return keys.size();
 }
 
 bool Membership::forget(std::uint64_t key) {

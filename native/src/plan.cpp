@@ -75,6 +75,7 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
   const Missing missing = count_missing(ws);
   const std::vector<RowCounters> found = tally(ws);
   budget_->require_index(missing.fresh);
+  ws.located.fresh.reserve(ws.num_unique());  // so that pinning, and noting what is new, cannot fail
   budget_->take_keys(missing.fresh);
   pin_found(ws);
   std::vector<std::uint32_t> frames;

@@ -64,6 +64,7 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
   if (!disk_) return;
   disk_->record_bytes = layout_.num_floats() * sizeof(float);
   disk_->max_records = std::min<std::uint64_t>(disk_->max_records, Place::kMostLocations);
+  RowLog::require_valid(*disk_);
 }
 
 RowGroup::~RowGroup() {
@@ -80,11 +81,6 @@ RowLog& RowGroup::log() {
   if (error) throw DiskError("make", directory.parent_path(), error.value());
   log_ = std::make_unique<RowLog>(*disk_);
   return *log_;
-}
-
-bool RowGroup::is_spilling() {
-  std::lock_guard lock(mutex_);
-  return evicts_;
 }
 
 void RowGroup::initialize_rows(std::size_t native_table, std::span<const std::uint64_t> keys,
@@ -111,6 +107,9 @@ void RowGroup::require_located(const WorkingSet& ws) const {
   if (ws.located.group != number_) throw std::runtime_error("locate this working set in this group first");
   if (!ws.located.fetched) throw std::runtime_error("fetch this working set first");
   if (members_ && ws.located.train && !ws.located.settled) throw std::runtime_error("settle this working set first");
+  if (!ws.located.train && ws.located.num_changes != num_changes_) {
+    throw std::runtime_error("rows have changed since this working set was located for reading; locate it again");
+  }
 }
 
 std::vector<std::int64_t> RowGroup::unseen(const WorkingSet& ws) const {

@@ -22,15 +22,13 @@ struct LogLayout {
     segment_records = segment_units * unit_records;
   }
 
-  // Which segment and which place in it a location is. REQUIRES: segment_records < 2^32.
-  std::uint32_t segment_of(std::uint32_t location) const {
+  // Of which number a location is; and the location of a place in the segment that begins with a number. REQUIRES:
+  // segment_records < 2^32.
+  std::uint32_t number_of(std::uint32_t location) const {
     return location / static_cast<std::uint32_t>(segment_records);
   }
-  std::uint32_t place_of(std::uint32_t location) const {
-    return location % static_cast<std::uint32_t>(segment_records);
-  }
-  std::uint32_t location(std::uint32_t segment, std::uint32_t place) const {
-    return static_cast<std::uint32_t>(segment * segment_records) + place;
+  std::uint32_t location(std::uint32_t number, std::uint32_t place) const {
+    return static_cast<std::uint32_t>(number * segment_records) + place;
   }
 
   // Of a record, from the first record.
@@ -50,7 +48,7 @@ struct LogLayout {
   std::size_t stride;        // from record to record inside a unit
   std::size_t unit_bytes;
   std::uint32_t unit_records;
-  std::uint64_t segment_units, segment_records;
+  std::uint64_t segment_units, segment_records;  // of the smallest segments
 };
 
 }  // namespace sfctr

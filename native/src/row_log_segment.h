@@ -1,4 +1,5 @@
-// One segment: its file, and which of its records live.
+// One segment: its file, and which of its records live. It takes one number, or several that follow each other: that
+// is how a segment is larger than the places of a number.
 #pragma once
 
 #include <unistd.h>
@@ -16,8 +17,14 @@ namespace sfctr {
 struct LogSegment {
   static constexpr std::uint32_t kNone = 0xFFFFFFFF;
 
-  LogSegment(std::uint32_t number, std::uint64_t sequence, std::uint64_t num_places, std::string path, IoFaults* faults)
-      : file(std::move(path), faults), number(number), sequence(sequence), lives((num_places + 63) / 64) {}
+  LogSegment(std::uint32_t number, std::uint32_t num_numbers, std::uint64_t sequence, std::uint64_t capacity,
+             std::string path, IoFaults* faults)
+      : file(std::move(path), faults),
+        number(number),
+        num_numbers(num_numbers),
+        sequence(sequence),
+        capacity(capacity),
+        lives((capacity + 63) / 64) {}
   // Whoever needs the segment last takes its file away.
   ~LogSegment() {
     if (file.is_open()) ::unlink(file.path().c_str());
@@ -38,14 +45,15 @@ struct LogSegment {
   }
 
   File file;  // created by the staging thread before `written` leaves 0
-  const std::uint32_t number;
-  const std::uint64_t sequence;
+  const std::uint32_t number, num_numbers;
+  const std::uint64_t sequence, capacity;  // records
 
   // Of the log's caller.
   std::uint32_t used = 0, live = 0;  // records
   std::vector<std::uint64_t> lives;  // a bit a place
   std::uint64_t last_fetch = 0;      // that has a reference
   bool synced = false;
+  bool set_aside = false;  // compaction has met damage in it
 
   // Set by the staging thread, in this order.
   std::atomic<std::uint32_t> written{0};  // records that the file has

@@ -74,7 +74,7 @@ StagingBuffer& Staging::open(std::shared_ptr<LogSegment> segment, std::uint32_t 
   ++buffer.use;
   buffer.first = first;
   buffer.capacity = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(buffer_records_, layout_.segment_records - std::uint64_t{first}));
+      std::min<std::uint64_t>(buffer_records_, buffer.segment->capacity - std::uint64_t{first}));
   buffer.count = 0;
   return buffer;
 }

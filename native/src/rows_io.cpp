@@ -105,15 +105,17 @@ void RowGroup::import_rows(std::size_t native_table, std::span<const std::uint64
   if (!last.empty() && last.size() != keys.size()) throw std::invalid_argument("last must have an entry for each key");
   if (num_in_flight_ > 0) throw std::runtime_error("rows cannot be imported while batches are in flight");
   if (lines_ && lines_->num_taken() > 0) throw std::runtime_error("drop the lines first: rows are on a device");
+  ++num_changes_;
+  if (members_) members_->tables[native_table / 2].rows().forget_order();
+  const std::vector<std::uint32_t> now(last.empty() ? kBlock : 0, members_ ? members_->step : 0);
   for (std::size_t begin = 0; begin < keys.size(); begin += kBlock) {
     import_block(table, native_table, keys.subspan(begin, std::min(kBlock, keys.size() - begin)),
-                 records.data() + begin * layout_.num_floats());
+                 records.data() + begin * layout_.num_floats(), last.empty() ? now.data() : last.data() + begin);
   }
-  stamp_imported(native_table, keys, last);
 }
 
 void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::span<const std::uint64_t> keys,
-                            const float* records) {
+                            const float* records, const std::uint32_t* last) {
   const std::size_t num_floats = layout_.num_floats();
   const auto owner = static_cast<std::uint32_t>(native_table);
   std::vector<std::uint32_t> places(keys.size());
@@ -124,12 +126,12 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
   shrink_to_budget();
   std::vector<RecordId> ids;
   std::vector<const std::byte*> beside;
-  std::vector<Location> old;
+  std::vector<std::uint32_t> stamps;
   std::unordered_set<std::uint64_t> listed;
   const auto flush = [&] {
-    put_on_disk(ids, beside);
-    if (!old.empty()) log().release(old);
-    ids.clear(), beside.clear(), old.clear(), listed.clear();
+    std::size_t done = 0;
+    put_on_disk(ids, beside, done, stamps);
+    ids.clear(), beside.clear(), stamps.clear(), listed.clear();
   };
   for (std::size_t i = 0; i < keys.size(); ++i, records += num_floats) {
     if (listed.contains(keys[i])) flush();  // the block holds a key twice
@@ -138,6 +140,7 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
     if (place.is_in_ram()) {
       std::copy_n(records, num_floats, frames_.record(place.frame()));
       frames_.add_tags(place.frame(), RowTags::kChanged);
+      stamp({keys[i], owner}, last[i]);
       continue;
     }
     const std::uint32_t frame = frames_.take();
@@ -145,9 +148,9 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
     if (frame == Frames::kNone && !evicts_) start_evicting();
     if (frame == Frames::kNone || place.is_on_disk()) {
       if (frame != Frames::kNone) frames_.give(frame);
-      if (place.is_on_disk()) old.push_back(place.location());
       ids.push_back({keys[i], owner});
       beside.push_back(reinterpret_cast<const std::byte*>(records));
+      stamps.push_back(last[i]);
       listed.insert(keys[i]);
       continue;
     }
@@ -160,13 +163,9 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
       frames_.give(frame);
       throw;
     }
+    stamp({keys[i], owner}, last[i]);
   }
   flush();
-}
-
-void RowGroup::reserve(std::size_t native_table, std::uint64_t num_rows) {
-  std::lock_guard lock(mutex_);
-  table(native_table).index.reserve(num_rows);
 }
 
 }  // namespace sfctr

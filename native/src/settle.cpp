@@ -177,8 +177,9 @@ void RowGroup::take_out(std::size_t native_table, std::uint64_t key) {
   if (tracking_.is_on) note_gone(static_cast<std::uint32_t>(native_table), key);
   std::uint32_t* const slot = table.index.slot_of(key);
   const Place place = Place::from_bits(*slot);
-  if (members_) members_->tables[native_table / 2].rows().drop(key);
-  if (lists_gone_) {
+  const bool is_key = native_table % 2 == 0;  // or else the row of missing values, or of rare keys: no rule holds there
+  if (members_ && is_key) members_->tables[native_table / 2].rows().drop(key);
+  if (lists_gone_ && is_key) {
     const auto t = static_cast<std::uint32_t>(native_table / 2);
     if (gone_.empty() || gone_.back().table != t) gone_.push_back({t, {}});
     gone_.back().keys.push_back(key);
@@ -211,6 +212,7 @@ std::uint64_t RowGroup::remove_rows(std::size_t native_table, std::span<const st
   }
   if (lines_ && lines_->num_taken() > 0) throw std::runtime_error("drop the lines first: rows are on a device");
   Membership* const members = native_table % 2 == 0 ? members_of(native_table / 2) : nullptr;
+  ++num_changes_;
   std::uint64_t count = 0;
   keep_rows(static_cast<std::uint32_t>(native_table), keys);
   for (const std::uint64_t key : keys) {
@@ -276,6 +278,7 @@ void RowGroup::restore_membership(std::size_t t, const MembershipCounters& count
   Membership* const members = members_of(t);
   if (!members) return;
   members->counters = counters;
+  budget_->give_keys(members->forget_waiting());
   for (std::size_t i = 0; i < waiting.keys.size(); ++i) {
     budget_->take_keys(!members->forget(waiting.keys[i]));
     members->restore_waiting(waiting.keys[i], waiting.counts[i], waiting.last[i]);
@@ -288,20 +291,17 @@ void RowGroup::restore_clock(std::uint64_t step, std::deque<EventClock::Point> p
   drain();
   if (!members_) return;
   members_->step = static_cast<std::uint32_t>(step);
+  ++num_changes_;
   if (members_->longest_ns > 0) members_->clock.set_points(std::move(points));
   for (Membership& table : members_->tables) table.end_step(members_->step, members_->clock);
 }
 
-void RowGroup::stamp_imported(std::size_t native_table, std::span<const std::uint64_t> keys,
-                              std::span<const std::uint32_t> last) {
+// The key's row was trained last in this step, says who imports it.
+void RowGroup::stamp(RecordId id, std::uint32_t step) {
   if (!members_) return;
-  BoundedKeys& rows = members_->tables[native_table / 2].rows();
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const Index::Entry entry = tables_[native_table].index.entry_of(keys[i]);
-    const std::uint32_t stamp = last.empty() ? members_->step : last[i];
-    if (std::exchange(*entry.stamp, stamp) == kUnborn && native_table % 2 == 0) rows.add(keys[i]);
-  }
-  rows.forget_order();
+  const Index::Entry entry = tables_[id.table].index.entry_of(id.key);
+  BoundedKeys& rows = members_->tables[id.table / 2].rows();
+  if (std::exchange(*entry.stamp, step) == kUnborn && id.table % 2 == 0) rows.add(id.key);
 }
 
 void RowGroup::list_gone(bool on) {

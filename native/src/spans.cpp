@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -106,6 +105,24 @@ bool parse_integer(std::string_view text, T& out) noexcept {
   return error == std::errc{} && stop == end;
 }
 
+// Of a decimal number that is out of range, whether it is so for its size: where its first digit that is not zero
+// stands before the point, or behind it, moved by the exponent.
+bool is_too_large(std::string_view text) noexcept {
+  const std::size_t mark = text.find_first_of("eE");
+  const std::string_view digits = text.substr(0, mark);
+  const auto point = static_cast<std::int64_t>(std::min(digits.find('.'), digits.size()));
+  const auto first = static_cast<std::int64_t>(digits.find_first_of("123456789"));
+  std::int64_t exponent = 0;
+  if (mark != std::string_view::npos) {
+    std::string_view rest = text.substr(mark + 1);
+    const bool negative = rest[0] == '-';
+    if (negative || rest[0] == '+') rest.remove_prefix(1);
+    for (const char digit : rest) exponent = std::min<std::int64_t>(exponent * 10 + (digit - '0'), INT64_C(1) << 53);
+    if (negative) exponent = -exponent;
+  }
+  return point - first + exponent > 0;
+}
+
 bool parse_double(std::string_view text, double& out) {
   out = std::numeric_limits<double>::quiet_NaN();
   if (text.empty()) return true;
@@ -123,9 +140,12 @@ bool parse_double(std::string_view text, double& out) {
   }
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, out);
-  if (stop != end) return false;
-  // Out of range: from_chars says so without telling whether it was too large or too small.
-  if (error == std::errc::result_out_of_range) out = std::strtod(std::string(text).c_str(), nullptr);
+  if (stop != end || end[-1] == ')') return false;  // from_chars knows "nan(text)" as well
+  // Out of range: from_chars says so without telling whether it was too large or too small, and strtod asks the locale.
+  if (error == std::errc::result_out_of_range) {
+    const double size = is_too_large(text) ? std::numeric_limits<double>::infinity() : 0.0;
+    out = text[0] == '-' ? -size : size;
+  }
   return error == std::errc{} || error == std::errc::result_out_of_range;
 }
 

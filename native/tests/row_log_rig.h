@@ -120,10 +120,13 @@ class Twins {
   }
 
   bool compact(std::size_t budget_bytes) {
-    return log.compact(budget_bytes, [this](RecordId id, Location old, Location now) {
+    const auto holds = [this](RecordId id, Location at) {
       const auto found = rows_.find(key_of(id));
-      CHECK(found != rows_.end() && found->second.location == old);
-      found->second.location = now;
+      return found != rows_.end() && found->second.location == at;
+    };
+    return log.compact(budget_bytes, holds, [&](RecordId id, Location old, Location now) {
+      CHECK(holds(id, old));
+      rows_.at(key_of(id)).location = now;
     });
   }
 

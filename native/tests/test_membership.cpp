@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 #include "check.h"
@@ -57,6 +58,13 @@ void the_oldest_of_each_shard_leave(std::uint64_t bound, unsigned bits) {
   }
 }
 
+void keys_that_the_index_has_not_are_an_error() {
+  Index index(true);
+  BoundedKeys bounded(1);
+  for (std::uint64_t key = 0; key < 3; ++key) bounded.add(key);
+  CHECK_THROWS(std::logic_error, bounded.enforce(index, [](std::uint64_t, std::uint32_t) {}));
+}
+
 void event_time_never_goes_back() {
   EventClock clock;
   CHECK(clock.first_within(5) == 0);
@@ -86,5 +94,6 @@ int main() {
   the_oldest_of_each_shard_leave(128, 1);
   the_oldest_of_each_shard_leave(3000, 5);
   the_oldest_of_each_shard_leave(20'001, 8);
+  keys_that_the_index_has_not_are_an_error();
   event_time_never_goes_back();
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <fstream>
+#include <numeric>
 
 #include "row_group_rig.h"
 
@@ -175,6 +177,31 @@ void a_refused_batch_beyond_the_cache_keeps_its_rows(bool is_full) {
   CHECK(refused && twin.num_wrong() == 0);
 }
 
+// The first segment holds its first record everywhere: whole, but not what the index has there.
+void rows_that_are_others_are_neither_moved_nor_read() {
+  Spilled spilled;
+  for (std::uint64_t key = 0; key < 40; ++key) spilled.train({key}, {key});  // their old records are garbage
+  std::fstream file(spilled.directory.path() + "/rows/segment-0000000000000001.rows");
+  std::string record(40, '\0');
+  file.seekg(4096).read(record.data(), 40);
+  for (int place = 0; place < 204; ++place)
+    file.seekp(4096 * (1 + place / 102) + place % 102 * 40).write(record.data(), 40);
+  file.close();
+  for (int round = 0; round < 8; ++round) {
+    for (std::uint64_t key = 110; key < 160; ++key) spilled.train({key}, {key});
+  }
+  CHECK(spilled.group->log_counters().records_moved > 0);
+  int num_damaged = 0;
+  for (std::uint64_t key = 0; key < 160; ++key) {
+    try {
+      spilled.twin.find(0, {key});
+    } catch (const sfctr::ChecksumError&) {
+      ++num_damaged;
+    }
+  }
+  CHECK(num_damaged > 0 && spilled.twin.num_wrong() == 0);
+}
+
 void rows_that_the_disk_refuses_are_not_imported_into_ram() {
   TempDir directory;
   IoFaults faults;
@@ -213,6 +240,38 @@ void a_piece_of_no_rows_cannot_be_exported() {
   std::vector<std::uint64_t> keys;
   std::vector<float> records;
   CHECK_THROWS(std::invalid_argument, spilled.group->export_rows(0, 0, 0, keys, records));
+}
+
+// One float a row, so that most of a record on disk is the log's own.
+void rows_of_four_bytes_keep_the_files_within_the_bound() {
+  constexpr std::size_t kKeys = 20'000, kBatch = 1500, kSegment = 64 << 10;
+  TempDir directory;
+  GroupTiers tiers;
+  tiers.budget = std::make_shared<Budget>(kKeys * sfctr::kIndexBytes + 3000 * 24);
+  tiers.disk = small_options(directory, 1);
+  tiers.disk->directory += "/rows";
+  tiers.disk->segment_bytes = kSegment;
+  RowGroup group(1, sfctr::Rule::kSgd, sfctr::Rule::kNone, false, {sfctr::TableInit{}}, std::move(tiers));
+  std::mt19937_64 random(1);
+  std::vector<std::uint64_t> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), 0);
+  group.import_rows(0, keys, Record(kKeys));
+  keys.resize(kBatch);
+  const Record gradients(kBatch, 1.0f);
+  const std::vector<std::span<const float>> spans{gradients};
+  for (std::uint64_t step = 1; step <= 300; ++step) {
+    for (std::uint64_t& key : keys) key = random() % kKeys;
+    WorkingSet ws(
+        1, kBatch,
+        {{.table = 0, .pooling = sfctr::Pooling::kOne, .keys = keys, .offsets = {}, .nulls = {}, .weights = {}}});
+    group.locate(ws, true);
+    group.backward(ws, 0, kBatch, spans, {});
+    group.update(ws, step, 1, std::vector(1, sfctr::Hyper{}), {});
+  }
+  const sfctr::LogCounters log = group.log_counters();
+  const double a_record = 4096.0 / 204 * (kSegment + 8192) / kSegment;  // with the pages around a segment
+  CHECK(log.live > kKeys / 2);
+  CHECK(static_cast<double>(log.file_bytes) <= static_cast<double>(log.live) * a_record / 0.7 + 3 * kSegment);
 }
 
 // What a run computes with a fault armed, or null for none: the number of wrong reads and rows.
@@ -268,8 +327,10 @@ int main() {
   batches_may_be_forgotten_out_of_their_turn();
   a_group_may_end_with_batches_in_flight();
   for (const bool is_full : {false, true}) a_refused_batch_beyond_the_cache_keeps_its_rows(is_full);
+  rows_that_are_others_are_neither_moved_nor_read();
   rows_that_the_disk_refuses_are_not_imported_into_ram();
   rows_that_are_there_need_no_more_of_the_index();
   a_piece_of_no_rows_cannot_be_exported();
+  rows_of_four_bytes_keep_the_files_within_the_bound();
   every_fault_that_is_asked_for_makes_a_number_wrong();
 }

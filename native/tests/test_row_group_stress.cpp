@@ -1,5 +1,5 @@
-// One thread plans and fetches ahead, another trains and reads, a third takes snapshots, over caches of a few rows and
-// disks that fail: every read, every snapshot and the end are those of a map.
+// One thread plans and fetches ahead, and lifts rows to a device, another trains, removes and reads, a third takes
+// snapshots, over caches of a few rows and disks that fail: every read, every snapshot and the end are those of a map.
 #include <unistd.h>
 
 #include <atomic>
@@ -79,7 +79,11 @@ class Ready {
 class Stress {
  public:
   explicit Stress(const Plan& plan)
-      : plan_(plan), group_(make_group(plan.setup, directory_, budget_)), twin_(*group_), saver_(*group_) {}
+      : plan_(plan),
+        group_(make_group(plan.setup, directory_, budget_)),
+        device_(*group_, plan.setup.num_lines),
+        twin_(*group_, plan.setup.rule, plan.setup.num_lines > 0 ? &device_ : nullptr),
+        saver_(*group_) {}
 
   // Until all batches have ended, or the disk has failed for good.
   void run() {
@@ -109,7 +113,7 @@ class Stress {
     std::mt19937_64 random(plan_.seed);
     for (std::size_t made = 0; !has_failed_;) {
       for (; made < plan_.num_batches && known_.size() <= plan_.known; ++made) {
-        known_.push_back(Batch::random(random, plan_.setup.num_keys, plan_.most_rows));
+        known_.push_back(random_batch(random));
         if (plan_.known > 0) group_->announce(known_.back()->ws);
       }
       if (known_.empty() && planned_.empty()) break;
@@ -149,6 +153,7 @@ class Stress {
     if (forget) return group_->discard(batch->ws);
     try {
       group_->fetch(batch->ws);
+      lift(*batch);
       ready_.push(std::move(batch));
     } catch (const sfctr::DiskError& error) {
       refuse(error, std::move(batch));
@@ -156,6 +161,17 @@ class Stress {
       throw;
     } catch (const std::runtime_error&) {
       known_.push_front(std::move(batch));
+    }
+  }
+
+  std::unique_ptr<Batch> random_batch(std::mt19937_64& random) const {
+    return Batch::random(random, plan_.setup.num_keys, plan_.most_rows, plan_.setup.rule.rare);
+  }
+
+  void lift(Batch& batch) {
+    if (plan_.setup.num_lines == 0) return;
+    for (std::size_t seen = ready_.num_ended(); !device_.lift(batch.ws); seen = ready_.num_ended()) {
+      ready_.wait_for_end(seen);
     }
   }
 
@@ -168,12 +184,13 @@ class Stress {
   }
 
   void read_some(std::mt19937_64& random) {
-    const auto batch = Batch::random(random, plan_.setup.num_keys, plan_.most_rows);
+    const auto batch = random_batch(random);
     std::vector<std::uint64_t> keys;
     for (int i = 0; i < 9; ++i) keys.push_back(random() % (plan_.setup.num_keys + 2));
     std::ranges::sort(keys);
     keys.erase(std::ranges::unique(keys).begin(), keys.end());
     const auto table = static_cast<std::uint32_t>(random() % kNativeTables);
+    if (plan_.setup.rule.tracks() && random() % 4 == 0) twin_.remove({keys[0], keys.back()});
     until_read([&] { twin_.view(*batch); });
     until_read([&] { twin_.find(table, keys); });
     if (random() % 8 == 0) until_read([&] { twin_.export_all(); });
@@ -219,10 +236,13 @@ class Stress {
     CHECK(counters.hits + counters.fresh + counters.fetched == counters.unique);
     CHECK(group_->log_counters().live <= twin_.rows.size());
     if (has_failed_ || !plan_.setup.num_frames) return;
-    Batch none({}, {});  // its plan gives back what the index has grown into
+    Batch none({}, {}, {}, plan_.setup.rule.rare);  // its plan gives back what the index has grown into
     place(*group_, none);
     group_->discard(none.ws);
-    CHECK(twin_.rows.size() * sfctr::kIndexBytes == budget().index_bytes());
+    std::uint64_t num_waiting = 0;
+    group_->membership(0, num_waiting);
+    CHECK(num_waiting == twin_.waiting.size());
+    CHECK((twin_.rows.size() + num_waiting) * sfctr::kIndexBytes == budget().index_bytes());
     CHECK(!budget().is_over());
   }
 
@@ -232,6 +252,7 @@ class Stress {
   Plan plan_;
   std::shared_ptr<Budget> budget_ = std::make_shared<Budget>(plan_.setup.ram_bytes());
   std::unique_ptr<RowGroup> group_;
+  Device device_;
   RowTwin twin_;
   Saver saver_;
   std::thread taker_;
@@ -266,6 +287,55 @@ void rows_are_those_of_a_map_at_any_size_of_the_cache(std::uint64_t seed) {
     }
   }
   CHECK(records_moved > 0 && bytes_read > 0 && num_saved > 100);
+}
+
+// Window and memory change nothing of who has a row, nor do removals while batches in flight hold the frames.
+void members_are_those_of_a_map_at_any_size_of_the_cache(std::uint64_t seed) {
+  const MembershipRule rules[] = {
+      {.capacity = 20},
+      {.admit_after = 3},
+      {.admit_after = 2, .rare = true},
+      {.expire_after_steps = 9},
+      {.capacity = 30, .admit_after = 2, .expire_after_steps = 40, .rare = true},
+  };
+  std::uint64_t evicted = 0;
+  for (const MembershipRule& rule : rules) {
+    for (const std::size_t num_frames : {0, 3, 12, 300}) {
+      Stress stress({.setup = {.num_frames = num_frames, .rule = rule},
+                     .seed = ++seed,
+                     .num_batches = kSanitized ? 150U : 600U,
+                     .known = seed % 3,
+                     .unread = seed % 4,
+                     .ahead = 1 + seed / 4 % 4});
+      stress.run();
+      evicted += stress.counters().evicted;
+    }
+  }
+  CHECK(evicted > 0);
+}
+
+// Also where a batch needs more rows than there are lines, or than there are frames.
+void rows_on_a_device_are_those_of_a_map(std::uint64_t seed) {
+  sfctr::GroupCounters all;
+  for (const std::size_t num_lines : {1, 6, 30, 400}) {
+    for (const std::optional<std::size_t> num_frames :
+         {std::optional<std::size_t>(4), std::optional<std::size_t>(60), std::optional<std::size_t>()}) {
+      Stress stress({.setup = {.num_frames = num_frames, .num_lines = num_lines},
+                     .seed = ++seed,
+                     .num_batches = kSanitized ? 150U : 600U,
+                     .known = seed % 3,
+                     .unread = seed % 4,
+                     .ahead = 1 + seed / 4 % 4});
+      stress.run();
+      const sfctr::GroupCounters counters = stress.counters();
+      all.evicted += counters.evicted;
+      all.lowered += counters.lowered;
+      all.device_hits += counters.device_hits;
+      all.device_scratch += counters.device_scratch;
+      all.device_waits += counters.device_waits;
+    }
+  }
+  CHECK(all.evicted > 0 && all.lowered > 0 && all.device_hits > 0 && all.device_scratch > 0 && all.device_waits > 0);
 }
 
 void rows_without_a_disk_are_those_of_a_map() {
@@ -315,6 +385,8 @@ int main() {
   for (std::uint64_t round = 0; round < (kSanitized ? 1 : 3); ++round) {
     rows_are_those_of_a_map_at_any_size_of_the_cache(1000 * round);
   }
+  members_are_those_of_a_map_at_any_size_of_the_cache(5000);
+  rows_on_a_device_are_those_of_a_map(6000);
   rows_without_a_disk_are_those_of_a_map();
   for (const IoKind io : {IoKind::kAuto, IoKind::kThreads}) a_sector_that_cannot_be_read_now_and_then_costs_no_row(io);
   for (const std::size_t num_frames : {0, 4, 16}) {

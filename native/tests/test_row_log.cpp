@@ -1,7 +1,9 @@
 // The log gives back what was put into it, from wherever it is, and keeps to its bounds of space and memory.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -71,10 +73,13 @@ void a_fetch_begun_in_a_buffer_ends_in_the_file_when_the_buffer_is_used_again(Io
   CHECK(twins.log.counters().bytes_read > 0);
 }
 
-void any_schedule_gives_what_a_map_gives(IoKind io) {
+// With a segment of a sector, a schedule goes through several sizes of them.
+void any_schedule_gives_what_a_map_gives(IoKind io, std::size_t segment_bytes) {
   for (const std::size_t record_bytes : {1, 192, 1384, 12288}) {
     TempDir directory;
-    Twins twins(small_options(directory, record_bytes, io));
+    LogOptions options = small_options(directory, record_bytes, io);
+    options.segment_bytes = segment_bytes;
+    Twins twins(options);
     std::mt19937 random(static_cast<std::uint32_t>(record_bytes));
     const std::size_t batch = 200'000 / (record_bytes + 200);
     for (int step = 0; step < 100; ++step) {
@@ -132,6 +137,58 @@ void compaction_keeps_the_files_within_the_bound() {
     CHECK(twins.log.counters().records_moved > 0);
     twins.check(twins.all());
   }
+}
+
+// The first 32 segments of two sectors, 32 of four, 32 of eight, 32 of sixteen, and as many of 32 as are needed.
+void many_rows_are_in_few_files_of_a_sixteenth_at_most() {
+  TempDir directory;
+  LogOptions options = small_options(directory, 256);
+  options.segment_bytes = 8 << 10;
+  Twins twins(options);
+  twins.append(ids_from(0, 480 * 30));
+  twins.log.flush();
+  CHECK(twins.log.counters().segments == 128 && directory.files().size() == 128);
+  twins.append(ids_from(20'000, 160 * 30));
+  twins.log.flush();
+  const auto counters = twins.log.counters();
+  CHECK(counters.segments == 128 + 10);
+  std::uint64_t largest = 0;
+  for (const std::string& file : directory.files()) largest = std::max(largest, std::filesystem::file_size(file));
+  CHECK(largest == 34 * 4096 && largest * 16 < counters.file_bytes);
+  std::mt19937 random(3);
+  twins.release(twins.some(30'000, random));
+  while (twins.compact(1 << 20)) {
+  }
+  twins.check(twins.all());
+  const double live_bytes = static_cast<double>(twins.num_rows()) / 15 * 4096;
+  CHECK(static_cast<double>(twins.log.counters().file_bytes) <
+        live_bytes / 0.7 * 1.5 + 3.0 * static_cast<double>(largest));
+  CHECK(twins.log.counters().segments < 100);
+}
+
+void larger_segments_leave_no_location_unused() {
+  TempDir directory;
+  LogOptions options = small_options(directory, 256);
+  options.segment_bytes = 8 << 10;
+  options.max_records = 101 * 30;  // 32, 32 of two, and five: one of four and one
+  Twins twins(options);
+  twins.append(ids_from(0, 101 * 30));
+  CHECK_THROWS(sfctr::LocationsExhaustedError, twins.append(ids_from(9000, 1)));
+  twins.log.flush();
+  CHECK(twins.log.counters().segments == 66);
+  for (std::uint64_t first = 0; first < 32 * 30; first += 60) twins.release(ids_from(first, 30));  // no two in a row
+  twins.append(ids_from(5000, 16 * 30));
+  twins.check(twins.all());
+}
+
+void a_log_raises_the_limit_of_open_files() {
+  rlimit limit;
+  CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 256);
+  CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  TempDir directory;
+  RowLog log(small_options(directory, 8));
+  CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == limit.rlim_max);
 }
 
 void compaction_reads_no_more_than_its_budget_and_a_unit() {
@@ -371,12 +428,15 @@ int main() {
   for (const IoKind io : {IoKind::kAuto, IoKind::kThreads}) {
     rows_are_the_same_from_a_buffer_a_write_and_a_file(io);
     a_fetch_begun_in_a_buffer_ends_in_the_file_when_the_buffer_is_used_again(io);
-    any_schedule_gives_what_a_map_gives(io);
+    for (const std::size_t segment_bytes : {256 << 10, 4096}) any_schedule_gives_what_a_map_gives(io, segment_bytes);
     a_dropped_segment_stays_readable_until_the_last_fetch_ends(io);
     append_waits_for_writes_and_reading_does_not(io);
     file_systems_in_memory_serve_as_well(io);
   }
   compaction_keeps_the_files_within_the_bound();
+  many_rows_are_in_few_files_of_a_sixteenth_at_most();
+  larger_segments_leave_no_location_unused();
+  a_log_raises_the_limit_of_open_files();
   compaction_reads_no_more_than_its_budget_and_a_unit();
   garbage_that_only_the_head_has_moves_nothing();
   rows_released_before_they_are_written_leave_the_head_in_place();

@@ -1,4 +1,5 @@
 // Texts as spans: hashed, parsed and split, with answers known beforehand, and at the edges of their buffers.
+#include <clocale>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -69,6 +70,33 @@ void integers_and_numbers_are_read_to_their_bounds() {
   CHECK(keys[0] == UINT64_MAX && keys[1] == UINT64_MAX && keys[2] == 7 && keys[3] == 7);
 }
 
+// In any locale: a comma for a point is none here.
+template <class O>
+void numbers_out_of_range_are_infinite_or_zero() {
+  std::setlocale(LC_ALL, "de_DE.UTF-8");
+  const std::string zeros(400, '0');
+  const std::vector<std::string> large = {"1.5e400", "0." + zeros + "1e800",      "1" + zeros, "1" + zeros + ".5",
+                                          "2e308",   "1e99999999999999999999999", "0.9e310"};
+  const std::vector<std::string> small = {"1.5e-400", "0." + zeros + "1", "1" + zeros + "e-800",
+                                          "1e-99999999999999999999", "0.1E-330"};
+  std::vector<double> out(1);
+  for (const bool negative : {false, true}) {
+    const std::string sign = negative ? "-" : "";
+    for (const std::string& text : large) {
+      CHECK(sfctr::parse_doubles(Laid<O>({sign + text}).spans(), std::span(out)) == -1);
+      CHECK(std::isinf(out[0]) && std::signbit(out[0]) == negative);
+    }
+    for (const std::string& text : small) {
+      CHECK(sfctr::parse_doubles(Laid<O>({sign + text}).spans(), std::span(out)) == -1);
+      CHECK(out[0] == 0.0 && std::signbit(out[0]) == negative);
+    }
+  }
+  std::setlocale(LC_ALL, "C");
+  for (const char* bad : {"nan(foo)", "nan()", "-nan(1)", "1)"}) {
+    CHECK(sfctr::parse_doubles(Laid<O>({bad}).spans(), std::span(out)) == 0);
+  }
+}
+
 template <class O>
 void tokens_lie_between_separators() {
   const Laid<O> texts({"", "a||b", "|", "cc"});
@@ -115,6 +143,8 @@ int main() {
   only_utf8_is_hashed<std::int64_t>();
   integers_and_numbers_are_read_to_their_bounds<std::int32_t>();
   integers_and_numbers_are_read_to_their_bounds<std::int64_t>();
+  numbers_out_of_range_are_infinite_or_zero<std::int32_t>();
+  numbers_out_of_range_are_infinite_or_zero<std::int64_t>();
   tokens_lie_between_separators<std::int32_t>();
   tokens_lie_between_separators<std::int64_t>();
   floats_are_widened_to_their_shortest_decimals();

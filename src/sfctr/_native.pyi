@@ -1,5 +1,5 @@
 """
-The native core: threads, hashing, working sets and rows. Every call releases the GIL.
+The native core: threads, hashing, working sets and rows. Calls that work or wait release the GIL.
 """
 
 from collections.abc import Mapping, Sequence
@@ -262,6 +262,11 @@ class RowFaults:
     def num_struck(self, fault: str) -> int:
         """How often it has struck."""
 
+def least_staging_bytes(record_bytes: int) -> int:
+    """
+    The least of RowGroup's staging_bytes with which records of this size are written while others come.
+    """
+
 def hyper_columns() -> list[str]:
     """
     Names of the columns of update's hyper, in order. A column that a table's rule does not name is ignored.
@@ -313,7 +318,8 @@ class RowGroup:
     def locate(self, ws: WorkingSet, train: bool) -> None:
         """
         train: plan and fetch. Otherwise find the records for reading alone: nothing is added, moved or counted, and a
-        key without a row reads as zeros. Forgets what was located or merged before.
+        key without a row reads as zeros; good until rows change: by update, remove_rows, import_rows. Forgets what was
+        located or merged before.
         """
 
     def discard(self, ws: WorkingSet) -> None:
@@ -392,7 +398,7 @@ class RowGroup:
 
     def restore_membership(self, t: int, counters: Mapping[str, int], keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], last: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
-        Set what membership() and waiting() tell of table t. Keys that wait are added to those there are.
+        Set what membership() and waiting() tell of table t; what was counted, and waited, before is forgotten.
         """
 
     def restore_clock(self, step: int, steps: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], times: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
@@ -460,9 +466,6 @@ class RowGroup:
         Add rows, or overwrite those there are: records [n, record_floats] of keys [n]. last [n]: the step that trained
         each last; None: the last one committed.
         """
-
-    def reserve(self, native_table: int, num_rows: int) -> None:
-        """Make room in the index for so many rows in all."""
 
     def keep_lines(self, num_lines: int) -> None:
         """

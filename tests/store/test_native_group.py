@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -269,26 +267,31 @@ def test_a_record_is_laid_out_as_documented() -> None:
         assert _native.RowGroup(4, False, rule, None, []).layout()["vector_state"] == (4, size)
 
 
-def test_readers_on_other_threads_see_whole_rows_while_training_goes_on() -> None:
-    group = make_group(b=0.0)
-    keys = np.arange(500, dtype=np.uint64)
-    stop, wrong = threading.Event(), []
+def test_a_view_is_good_until_rows_change() -> None:
+    def view(group: _native.RowGroup) -> _native.WorkingSet:
+        ws = make_set(keys)
+        group.locate(ws, train=False)
+        return ws
 
-    def look() -> None:
-        while not stop.is_set():
-            rows = read(group, keys)
-            if (rows[:, 0] != rows[:, 1]).any():
-                wrong.append(rows)
+    def forward(group: _native.RowGroup, ws: _native.WorkingSet) -> None:
+        group.forward(ws, 0, keys.size, np.empty(group.forward_floats(ws, keys.size), dtype=np.float32))
 
-    readers = [threading.Thread(target=look) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    try:
-        for _ in range(60):
-            train(group, keys, 1.0)
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
-    assert not wrong
-    assert (read(group, keys) == -60.0).all()
+    keys = np.arange(5, dtype=np.uint64)
+    changes = [
+        lambda group: train(group, keys, 1.0),
+        lambda group: group.remove_rows(0, keys[:1]),
+        lambda group: group.import_rows(0, keys[:1], np.zeros((1, 2), dtype=np.float32)),
+    ]
+    for change in changes:
+        group = make_group()
+        train(group, keys, 1.0)
+        ws = view(group)
+        planned = make_set(keys)
+        assert group.plan(planned)
+        group.discard(planned)
+        forward(group, ws)
+        change(group)
+        with pytest.raises(RuntimeError, match=r"rows have changed since .* locate it again"):
+            forward(group, ws)
+        group.locate(ws, train=False)
+        forward(group, ws)

@@ -278,3 +278,54 @@ def test_many_keys_over_many_shards_and_steps(tmp_path: Path) -> None:
     counters = twin.members[0].counters
     assert all(counters[name] > 100 for name in ("admitted", "refused", "expired", "forgotten"))
     run.check()
+
+
+def bounded_group(ram: int | None = None) -> _native.RowGroup:
+    """One table of capacity 1000 and dim 4."""
+    init = _native.TableInit(1, 2, "normal", 0.0, 0.1, membership=_native.MembershipRule(capacity=1000))
+    return _native.RowGroup(4, False, "sgd", None, [init], None if ram is None else _native.Budget(ram))
+
+
+def train_keys(group: _native.RowGroup, step: int, keys: list[int], *, missing: bool = False) -> None:
+    array = np.array(keys, dtype=np.uint64)
+    nulls = np.full(len(keys), missing, dtype=np.uint8)
+    ws = _native.WorkingSet(1, len(keys), [_native.FeatureKeys(0, "one", array, nulls=nulls)])
+    group.locate(ws, True)
+    group.settle(ws)
+    group.backward(ws, 0, len(keys), [np.ones(4 * len(keys), dtype=np.float32)], [])
+    group.update(ws, step, 1.0, np.zeros((1, len(_native.hyper_columns()))))
+
+
+def test_the_row_of_missing_values_is_no_key_of_its_table() -> None:
+    group = bounded_group()
+    group.list_gone(True)
+    train_keys(group, 1, [5], missing=True)
+    assert group.remove_rows(1, np.zeros(1, dtype=np.uint64)) == 1
+    assert group.take_gone() == []
+    train_keys(group, 2, [0], missing=True)
+    train_keys(group, 3, [7])
+    assert [group.num_rows(n) for n in (0, 1)] == [1, 1]
+
+
+def test_rows_of_an_import_that_fails_half_way_have_their_age_and_are_counted() -> None:
+    group, keys = bounded_group(ram=5000), np.arange(150, dtype=np.uint64)
+    steps = np.full(keys.size, 7, dtype=np.uint32)
+    with pytest.raises(_native.RamFull):
+        group.import_rows(0, keys, np.ones((keys.size, 4), dtype=np.float32), steps)
+    there = group.num_rows(0)
+    assert 0 < there < keys.size
+    assert np.bincount(group.last_trained(0, keys)).tolist() == [keys.size - there, 0, 0, 0, 0, 0, 0, there]
+    assert group.remove_rows(0, keys) == there
+    train_keys(group, 8, [9])
+    train_keys(group, 9, [9])
+    assert group.num_rows(0) == 1
+
+
+def test_what_is_restored_stands_in_place_of_what_was() -> None:
+    init = _native.TableInit(1, 2, "normal", 0.0, 0.1, membership=_native.MembershipRule(admit_after=3))
+    group = _native.RowGroup(4, False, "sgd", None, [init])
+    for waiting in ([1, 2, 3], [3, 4], []):
+        keys, numbers = np.array(waiting, dtype=np.uint64), np.ones(len(waiting), dtype=np.uint32)
+        group.restore_membership(0, {"refused": len(waiting)}, keys, numbers, numbers)
+        assert sorted(group.waiting(0)[0].tolist()) == waiting
+        assert group.membership(0)["refused"] == group.membership(0)["waiting"] == len(waiting)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -100,3 +102,48 @@ def test_workers_share_the_callers_mode_for_denormals(flush: bool) -> None:
             assert zeros == (keys.size if flush else 0)
     finally:
         torch.set_flush_denormal(False)
+
+
+WAITING_CALLS: list[Callable[[_native.RowGroup], object]] = [
+    _native.RowGroup.counters,
+    _native.RowGroup.table_counters,
+    _native.RowGroup.memory_bytes,
+    _native.RowGroup.take_gone,
+    _native.RowGroup.clock,
+    lambda group: group.num_rows(0),
+    lambda group: group.num_in_flight,
+    lambda group: group.list_gone(False),
+    lambda group: group.restore_clock(0, np.zeros(0, dtype=np.uint32), np.zeros(0, dtype=np.int64)),
+]
+
+
+@pytest.mark.parametrize("call", WAITING_CALLS)
+def test_python_goes_on_while_a_call_waits_for_the_rows(call: Callable[[_native.RowGroup], object]) -> None:
+    group = _native.RowGroup(4, False, "sgd", None, [_native.TableInit(1, 2, "normal", 0.0, 0.1)])
+    keys = np.arange(100_000, dtype=np.uint64)
+    records = np.ones((keys.size, 4), dtype=np.float32)
+    beats, stop = [0], threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.0002):
+            beats[0] += 1
+
+    def beats_during_call() -> int:
+        importing = threading.Thread(target=group.import_rows, args=(0, keys, records))
+        importing.start()
+        before = beats[0]
+        call(group)
+        during = beats[0] - before
+        importing.join()
+        return during
+
+    interval = sys.getswitchinterval()
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        sys.setswitchinterval(1000)  # nobody gives up the interpreter but of its own accord
+        assert any(beats_during_call() > 0 for _ in range(50))
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        heart.join()

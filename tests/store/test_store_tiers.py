@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +68,8 @@ def test_the_limits_of_the_process_count_too(tmp_path: Path, monkeypatch: pytest
 
 
 def test_buffers_of_the_disk_are_a_small_share_of_ram() -> None:
-    assert [staging_bytes(n) for n in (1, 64 << 20, GIB, 1 << 40)] == [64 << 10, 1 << 20, 8 << 20, 8 << 20]
+    assert [staging_bytes(n, 200) for n in (1, 64 << 20, GIB, 1 << 40)] == [64 << 10, 1 << 20, 8 << 20, 8 << 20]
+    assert staging_bytes(1, 48 << 10) == 4 * ((52 << 10) + 8192)  # a unit of thirteen sectors, and a page at each end
 
 
 # ------------------------------------------------------------------------------------------------------------- spilling
@@ -97,7 +101,7 @@ def test_rows_that_fill_ram_go_to_disk_and_say_so_once(
     run = tmp_path / "run"
     keys = np.arange(1000, dtype=np.uint64)
     with sfctr.Store(tables(), tiers=sfctr.Tiers(ram=30_000, disk=disk), directory=run) as store:
-        assert not run.exists() and not caplog.records
+        assert not caplog.records
         for _ in range(2):
             for part in np.split(keys, 10):
                 train(store, part)
@@ -130,10 +134,19 @@ def test_an_index_that_outgrows_ram_is_named_and_nothing_is_lost(tmp_path: Path)
         assert values(store) == dict.fromkeys(range(1250), 0.0)
 
 
-def test_a_disk_that_cannot_be_used_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parent", ["file", "file/below", "/proc/none"])
+def test_a_disk_that_cannot_be_used_is_named_before_training(tmp_path: Path, parent: str) -> None:
     (tmp_path / "file").write_text("")
-    words = "file.*every row trained so far is still in RAM"
-    with sfctr.Store(tables(), tiers=sfctr.Tiers(ram=30_000, disk=str(tmp_path / "file"))) as store:
+    words = rf"cannot be kept in .*{parent}: .*; set tiers.disk to a directory that can be written, or to false"
+    with pytest.raises(sfctr.ConfigError, match=words):
+        sfctr.Store(tables(), tiers=sfctr.Tiers(ram=30_000, disk=str(tmp_path / parent)))
+
+
+def test_a_disk_that_fails_later_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    words = "group-0.*every row trained so far is still in RAM"
+    with sfctr.Store(tables(), tiers=sfctr.Tiers(ram=30_000), directory=tmp_path) as store:
+        [spill] = tmp_path.iterdir()
+        (spill / "group-0").write_text("")
         train(store, np.arange(400, dtype=np.uint64))
         with pytest.raises(sfctr.DiskError, match=words):
             train(store, np.arange(400, 700, dtype=np.uint64))
@@ -142,6 +155,44 @@ def test_a_disk_that_cannot_be_used_is_named_and_nothing_is_lost(tmp_path: Path)
         with pytest.raises(sfctr.DiskError, match=words):
             train(store, np.arange(10, dtype=np.uint64))
         assert values(store) == dict.fromkeys(range(400), -1.0) | dict.fromkeys(range(400, 1000), 0.0)
+
+
+def test_rows_larger_than_the_usual_buffers_go_to_disk(tmp_path: Path) -> None:
+    wide = sfctr.Table("item", dim=4096, init=sfctr.Uniform(1.0, 1.0), optimizer=sfctr.Adam(lr=1.0))
+    with sfctr.Store([wide], tiers=sfctr.Tiers(ram="2MB"), directory=tmp_path) as store:
+        for key in range(60):
+            train(store, np.array([key], dtype=np.uint64))
+        assert store.counters()["disk_rows"] > 0 and len(values(store)) == 60
+
+
+KILLED = """
+import os, sys, numpy as np, sfctr
+store = sfctr.Store([sfctr.Table("item", dim=4)], tiers=sfctr.Tiers(ram=30_000), directory=sys.argv[1])
+keys = np.arange(1000, dtype=np.uint64)
+store.set_vectors("item", keys, np.zeros((1000, 4), dtype=np.float32))
+assert store.counters()["disk_rows"] > 500
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.processes
+def test_what_a_killed_store_left_is_taken_away_by_the_next_and_what_a_live_one_has_is_not(tmp_path: Path) -> None:
+    with sfctr.Store(tables(), directory=tmp_path):
+        [live] = tmp_path.iterdir()
+        for _ in range(2):
+            assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False).returncode == -9
+            assert len([path for path in tmp_path.iterdir() if path != live]) == 1
+        with sfctr.Store(tables(), directory=tmp_path):
+            assert live.exists() and len(list(tmp_path.iterdir())) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_that_is_forgotten_leaves_no_directory(tmp_path: Path) -> None:
+    store = sfctr.Store(tables(), directory=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    del store
+    gc.collect()
+    assert not list(tmp_path.iterdir())
 
 
 def test_rows_loaded_beyond_ram_lie_on_disk(tmp_path: Path) -> None:

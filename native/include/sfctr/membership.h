@@ -65,8 +65,9 @@ class BoundedKeys {
   std::uint64_t size() const { return size_; }
   void forget_order();
 
-  // Calls remove(key, stamp) for the oldest key of every shard that has more than its share, until none has.
-  // REQUIRES: remove erases the key from the index, or makes it unborn, and drops it here.
+  // Calls remove(key, stamp) for the oldest key of every shard that has more than its share, until none has. Throws
+  // std::logic_error where a shard was told of more keys than the index has. REQUIRES: remove erases the key from the
+  // index, or makes it unborn, and drops it here.
   template <class Remove>
   void enforce(const Index& index, Remove&& remove) {
     for (std::size_t s = 0; s < shards_.size(); ++s) {
@@ -145,6 +146,8 @@ class Membership {
   void end_step(std::uint32_t step, const EventClock& clock);
   // Forgets those that wait beyond their bound; returns how many.
   std::uint64_t forget_surplus();
+  // Forgets all that wait; returns how many.
+  std::uint64_t forget_waiting();
   // Forgets the key's count; returns whether there was one.
   bool forget(std::uint64_t key);
   void restore_waiting(std::uint64_t key, std::uint32_t count, std::uint32_t step);

@@ -135,8 +135,8 @@ struct LineCounters {
 
 class RowGroup {
  public:
-  // REQUIRES: dim 0 goes with linear, and a vector rule of kNone with dim 0; dim is at most kMaxDim. Else throws
-  // std::invalid_argument.
+  // REQUIRES: dim 0 goes with linear, and a vector rule of kNone with dim 0; dim is at most kMaxDim; tiers.disk can be
+  // met (RowLog::require_valid). Else throws std::invalid_argument. The disk is first touched when rows leave RAM.
   RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool linear, std::vector<TableInit> tables,
            GroupTiers tiers = {}, Element element = Element::kFloat32);
   ~RowGroup();
@@ -145,8 +145,8 @@ class RowGroup {
   const Layout& layout() const { return layout_; }
   std::size_t num_tables() const { return inits_.size(); }
   bool has_membership() const { return members_ != nullptr; }  // whether any table has a rule
-  // Whether rows have begun to leave RAM.
-  bool is_spilling();
+  // Whether rows have begun to leave RAM. Any thread may ask; it waits for nobody.
+  bool is_spilling() const { return evicts_; }
   // Whether the last plan() was put off only until frames could go for more keys.
   bool is_shrinking() const { return is_shrinking_; }
 
@@ -156,8 +156,10 @@ class RowGroup {
 
   // Gives every key of the batch its place in RAM. Returns false, with nothing changed, where batches in flight hold
   // frames that it needs: try again when one of them has ended. Throws std::invalid_argument if the working set has
-  // another number of tables; RamFull, IndexOutgrown (budget.h), DiskError (row_log.h) and std::bad_alloc leave the
-  // batch unplanned and every row as it was.
+  // another number of tables; RamFull, IndexOutgrown (budget.h), DiskError, LocationsExhaustedError (row_log.h),
+  // std::length_error (2^30 frames) and std::bad_alloc leave the batch unplanned and every row as it was. A DiskError
+  // may be that of the step before, whose rows stayed in RAM. Damage on disk is no matter of plan(), only of whoever
+  // reads the damaged row.
   bool plan(WorkingSet& ws);
 
   // Reads what the plan needs from disk. Throws DiskError or ChecksumError: the batch has then ended as by discard(),
@@ -166,7 +168,8 @@ class RowGroup {
   void fetch(WorkingSet& ws);
 
   // Finds the records of a batch for reading alone: nothing is added, moved or counted. A key without a row reads as
-  // zeros. What was located or merged before is forgotten. Throws as plan() and fetch().
+  // zeros. What was located or merged before is forgotten. Good until rows change: by a committed step, remove_rows(),
+  // import_rows() or restore_clock(); whoever uses it then throws std::runtime_error. Throws as fetch().
   void view(WorkingSet& ws);
 
   // train: plan and fetch, where nothing else is in flight; else view.
@@ -265,7 +268,6 @@ class RowGroup {
   // Throws std::runtime_error while a batch is between settle() and its end; or in flight at all, where no table has a
   // membership rule; or where rows are on a device.
   std::uint64_t remove_rows(std::size_t native_table, std::span<const std::uint64_t> keys);
-  void reserve(std::size_t native_table, std::uint64_t num_rows);
 
   // Snapshots (snapshot.cpp): the rows as they are between two steps, taken by another thread while training goes on.
 
@@ -291,7 +293,7 @@ class RowGroup {
   // What there is lies in a snapshot: nothing counts as changed. Throws std::runtime_error while one is under way.
   void mark_saved();
 
-  // Of rows, indexes and all that goes with them, in RAM; O(tables).
+  // Of rows, indexes and all that goes with them, in RAM; O(shards of the indexes).
   std::size_t memory_bytes();
   GroupCounters counters();
   std::vector<RowCounters> table_counters();
@@ -310,6 +312,7 @@ class RowGroup {
   // The step that trained each key's row last; 0 for one without. REQUIRES: out has room for keys.size().
   void last_trained(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<std::uint32_t> out);
   std::deque<EventClock::Point> clock();
+  // Sets what these two tell of table t; what was counted, and waited, before is forgotten.
   void restore_membership(std::size_t t, const MembershipCounters& counters, const Waiting& waiting);
   // The last committed step, and event time up to it.
   void restore_clock(std::uint64_t step, std::deque<EventClock::Point> points);
@@ -420,11 +423,13 @@ class RowGroup {
   // end.cpp; drain() and what follows with mutex_ held
   void end_batch(WorkingSet& ws, std::uint64_t step);
   std::vector<Seen> seen_keys(const WorkingSet& ws) const;
-  void store_scratch(WorkingSet& ws, bool committed);
+  void store_scratch(WorkingSet& ws, bool committed) noexcept;
+  void put_away_scratch(const WorkingSet& ws);
   void drain();
   void become_row(const Fresh& fresh);
   void drop_if_unused(const Fresh& fresh);
-  void put_on_disk(std::span<const RecordId> ids, std::span<const std::byte* const> records);
+  void put_on_disk(std::span<const RecordId> ids, std::span<const std::byte* const> records, std::size_t& done,
+                   std::span<const std::uint32_t> stamps = {});
   void put_beyond(std::span<const RecordId> ids, std::span<const std::byte* const> records);
   void set_place(RecordId id, Place place);
 
@@ -443,6 +448,7 @@ class RowGroup {
   void commit_members(const Ended& batch);
   void remove_stale(std::size_t t, std::uint64_t first, std::uint64_t last);
   void take_out(std::size_t native_table, std::uint64_t key);
+  void stamp(RecordId id, std::uint32_t step);
   Membership* members_of(std::size_t t);
 
   // gradients.cpp
@@ -486,9 +492,7 @@ class RowGroup {
   void copy_rows(std::unique_lock<std::mutex>& lock, std::size_t native_table, std::span<const std::uint64_t> keys,
                  std::span<const std::uint32_t> slots, std::span<float> records);
   void import_block(NativeTable& table, std::size_t native_table, std::span<const std::uint64_t> keys,
-                    const float* records);
-  void stamp_imported(std::size_t native_table, std::span<const std::uint64_t> keys,
-                      std::span<const std::uint32_t> last);
+                    const float* records, const std::uint32_t* last);
 
   void update_block(const WorkingSet& ws, const KeyBlock& block, UpdateArgs vector, UpdateArgs linear) const;
 
@@ -508,11 +512,12 @@ class RowGroup {
   Tracking tracking_;
   std::vector<float> zeros_;  // what an absent key reads as
   std::shared_ptr<RowFaults> faults_;
-  std::uint64_t number_;  // different for every group of the process
+  std::uint64_t number_;                       // different for every group of the process
+  std::atomic<std::uint64_t> num_changes_{0};  // of rows that a view may point to
 
   std::mutex mutex_;
   std::vector<WorkingSet*> loading_;  // batches planned, and not yet fetched, that need something from disk
-  bool evicts_ = false;               // from when RAM was full for the first time
+  std::atomic<bool> evicts_ = false;  // from when RAM was full for the first time; changed with mutex_ held
   bool is_full_ = false;              // it is, and evicting begins when no batch is in flight
   std::size_t num_in_flight_ = 0;     // batches planned and not yet drained
   bool scratch_in_flight_ = false;

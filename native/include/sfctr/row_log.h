@@ -22,7 +22,7 @@
 
 namespace sfctr {
 
-// Where a record is: segment * records of a segment + place in it. Below 2^31.
+// Where a record is: first number of its segment * records of the smallest segments + place in it. Below 2^31.
 using Location = std::uint32_t;
 
 struct RecordId {
@@ -35,8 +35,9 @@ struct RecordId {
 struct LogOptions {
   std::string directory;         // made if it is not there
   std::size_t record_bytes = 0;  // of a row, without the 16 bytes that the log puts before it
-  // What it costs. A segment is an open file and the unit of compaction; staging is what append fills while earlier
-  // rows are being written.
+  // What it costs. A segment is an open file and the unit of compaction. The first 32 have segment_bytes, the next 32
+  // twice that, and so on, so that a terabyte is 300 files of 64 MiB and more, and none is much beyond a sixteenth of
+  // all. Staging is what append fills while earlier rows are being written.
   std::size_t segment_bytes = std::size_t{64} << 20;
   std::size_t staging_bytes = std::size_t{4} << 20;
   double max_garbage = 0.3;                            // share of the records, above which compact() works; in (0, 1)
@@ -98,10 +99,17 @@ class Fetch {
 
 class RowLog {
  public:
+  using Holds = std::function<bool(RecordId id, Location at)>;
   using Moved = std::function<void(RecordId id, Location old, Location now)>;
 
-  // Removes segments that an earlier process left in the directory. Throws std::invalid_argument for options that
-  // cannot be met, DiskError where the directory cannot be used or another log has it, std::bad_alloc.
+  // Throws std::invalid_argument for options that cannot be met.
+  static void require_valid(const LogOptions& options);
+  // The least of staging_bytes with which rows of this size are written while others are appended: four buffers.
+  static std::size_t least_staging_bytes(std::size_t record_bytes);
+
+  // Removes segments that an earlier process left in the directory, and raises the process's soft limit of open files
+  // to the hard one. Throws as require_valid, DiskError where the directory cannot be used or another log has it,
+  // std::bad_alloc.
   explicit RowLog(const LogOptions& options);
   ~RowLog();
   RowLog(const RowLog&) = delete;
@@ -124,11 +132,16 @@ class RowLog {
 
   // If more than max_garbage of the records is garbage: takes the complete segment with the most of it, moves its live
   // records to the head, tells of each, and drops the segment; reads about budget_bytes at most. True while there is
-  // more to do. A budget of (bytes appended) / max_garbage an append keeps the files within
-  // live / (1 - max_garbage) and the segments not yet complete.
-  // Throws what append throws, and ChecksumError; a record is then either moved and told of, or where it was.
-  // REQUIRES: moved does not throw and does not call the log.
-  bool compact(std::size_t budget_bytes, const Moved& moved);
+  // more to do. A segment that cannot be read, with a damaged record, or with one of which `holds` says that the caller
+  // has another one there, is set aside: nothing more of it is moved, and its garbage is kept until all its records
+  // have gone. Whoever wants the damaged record meets the error. A budget of compaction_bytes(records appended) for
+  // each append keeps the files within live / (1 - max_garbage) and the segments not yet complete. Throws what append
+  // throws; a record is then either moved and told of, or where it was. REQUIRES: neither function throws or calls the
+  // log.
+  bool compact(std::size_t budget_bytes, const Holds& holds, const Moved& moved);
+
+  // What so many records appended ask of compact(): the bytes that they take in files, over max_garbage.
+  std::size_t compaction_bytes(std::size_t num_records) const;
 
   // Seals the segment at the head, however short, and waits until all accepted records are written; with sync, until
   // they are on the disk. Throws DiskError. Each call that finds new records makes a file: once a snapshot, not a step.
@@ -144,24 +157,27 @@ class RowLog {
   void place(std::size_t num_records, Location* out, const Put& put);
   void require_room(std::size_t num_records) const;
   void open_segment();
+  std::uint32_t find_numbers(std::uint32_t& count) const;
   void submit_head(bool last);
+  std::vector<LogSegment*> all_segments() const;
   LogSegment& segment_of(Location location) const;
+  std::uint32_t place_of(const LogSegment& segment, Location location) const;
   void kill(LogSegment& segment, std::uint32_t place);
   void drop(LogSegment& segment);
   bool has_excess() const;
   LogSegment* find_victim() const;
-  std::size_t move_some(LogSegment& victim, std::size_t budget_bytes, const Moved& moved);
-  std::size_t read_chunk(const LogSegment& victim, std::uint32_t begin);
+  std::size_t move_some(LogSegment& victim, std::size_t budget_bytes, const Holds& holds, const Moved& moved);
+  bool read_chunk(const LogSegment& victim, std::uint32_t begin, std::size_t num_bytes, const Holds& holds);
 
   std::unique_ptr<const LogLayout> layout_;
   double max_garbage_;
-  std::uint32_t max_segments_;
+  std::uint32_t max_numbers_;
   IoFaults* faults_;
   std::unique_ptr<LogDirectory> directory_;
   std::unique_ptr<Readers> readers_;
   std::unique_ptr<ReadCounts> read_counts_;
-  std::vector<std::shared_ptr<LogSegment>> segments_;  // by number; null where free
-  std::vector<std::uint32_t> free_;                    // numbers of segments
+  std::vector<std::shared_ptr<LogSegment>> segments_;  // by number, once for each that it has; null where free
+  std::uint32_t num_segments_ = 0, num_taken_ = 0;     // the latter: numbers
   std::unique_ptr<Staging> staging_;
   LogSegment* head_ = nullptr;            // takes records
   StagingBuffer* head_buffer_ = nullptr;  // of head_; null until it is needed

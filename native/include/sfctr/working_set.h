@@ -55,6 +55,7 @@ struct Located {
   bool train = false;                  // located for training: its frames are pinned until update() or discard()
   bool fetched = false;                // every record is there
   bool settled = false;                // and it is decided whose rows they are
+  std::uint64_t num_changes = 0;       // of reading: how often rows of the group had changed by then
   std::int64_t time = 0;               // greatest event time of the batch
   Buffer<float*> records;              // [U]
   Buffer<std::uint8_t> kinds;          // [U], a RecordKind

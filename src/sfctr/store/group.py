@@ -71,6 +71,7 @@ class Group:
     ) -> None:
         self.plan = plan
         self.tables = {table.name: place for place, table in enumerate(plan.tables)}
+        self._staging_bytes = staging_bytes(budget.limit, _record_bytes(plan))
         self.native = _native.RowGroup(
             plan.dim,
             plan.linear_rule is not None,
@@ -81,11 +82,10 @@ class Group:
             disk=disk,
             policy=policy,
             dtype=plan.dtype,
-            staging_bytes=staging_bytes(budget.limit),
+            staging_bytes=self._staging_bytes,
             snapshot_bytes=snapshot_bytes(budget.limit),
             faults=faults,
         )
-        self._staging_bytes = staging_bytes(budget.limit)
         self._cache: DeviceCache | None = None
         vector = [table.optimizer for table in plan.tables]
         linear = [table.linear for table in plan.tables if table.linear is not None]
@@ -293,11 +293,19 @@ def rows_of_block(row_bytes: int) -> int:
     return max(64, min(65536, (8 << 20) // row_bytes))
 
 
-def staging_bytes(ram_bytes: int) -> int:
-    """Buffers of the disk, as a share of the RAM that rows may take: a sixty-fourth, between 64 KiB and 8 MiB."""
-    return min(8 << 20, max(64 << 10, ram_bytes >> 6))
+def staging_bytes(ram_bytes: int, record_bytes: int) -> int:
+    """Buffers of the disk, as a share of the RAM that rows may take: a sixty-fourth, between 64 KiB and 8 MiB, and as
+    many as records of this size need at least."""
+    return max(_native.least_staging_bytes(record_bytes), min(8 << 20, max(64 << 10, ram_bytes >> 6)))
 
 
 def snapshot_bytes(ram_bytes: int) -> int:
     """Copies of rows that training changes before a snapshot took them: a sixty-fourth, between 1 MiB and 64 MiB."""
     return min(64 << 20, max(1 << 20, ram_bytes >> 6))
+
+
+def _record_bytes(plan: GroupPlan) -> int:
+    empty = _native.RowGroup(
+        plan.dim, plan.linear_rule is not None, plan.vector_rule, plan.linear_rule, [], dtype=plan.dtype
+    )
+    return 4 * empty.record_floats

@@ -6,14 +6,11 @@ everything else reads them or moves them. One thread may plan and fetch beside t
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -32,6 +29,7 @@ from .group import Group, RowBlock, rows_of_block
 from .groups import plan_groups
 from .membership import NO_CLOCK, U32, EventClock, Waiting
 from .memory import default_ram_bytes
+from .spill import open_spill
 
 
 class Store:
@@ -41,7 +39,7 @@ class Store:
     seed: of initial rows. device: where dense tables' parameters and features() live, and what tiers.device is of (a
     CPU simulates one: rows are copied to tensors of their own and trained there, as on an accelerator). threads: of
     sfctr's own kernels (changes no number; shared by the whole process). directory: of the run, for rows on disk unless
-    tiers.disk names another; None: a temporary one.
+    tiers.disk names another; None: a temporary one. Raises ConfigError where rows could not be kept there.
     on_removed: called with a table's name and the keys (uint64) whose rows have gone since the last call, oldest first:
     by commit() and by remove(), for whoever keeps a copy of the rows. A key that comes back begins anew.
     Tables in bf16, and those with options of membership, are trained in RAM whatever tiers.device is.
@@ -66,14 +64,14 @@ class Store:
         self.device = torch.device(device)
         self.seed = seed
         self.steps = 0
-        self._spill = _spill_directory(tiers, directory)
+        self._spill = open_spill(tiers, directory)
         self._budget = _native.Budget(tiers.ram_bytes or default_ram_bytes())
         self.groups = tuple(
             Group(
                 plan,
                 seed,
                 self._budget,
-                disk=None if self._spill is None else str(self._spill / f"group-{number}"),
+                disk=None if self._spill is None else str(self._spill.path / f"group-{number}"),
                 policy=tiers.policy,
                 faults=faults,
             )
@@ -455,7 +453,7 @@ class Store:
             group.close()
         self.groups = ()
         if self._spill is not None:
-            shutil.rmtree(self._spill, ignore_errors=True)
+            self._spill.close()
             self._spill = None
 
     def __enter__(self) -> Self:
@@ -474,14 +472,3 @@ def _as_keys(keys: U64 | I64) -> U64:
         raise SchemaError(f"keys are {array.dtype} and must be integers")
     wide = array.reshape(-1).astype(np.int64 if array.dtype.kind == "i" else np.uint64)
     return np.ascontiguousarray(wide).view(np.uint64)
-
-
-def _spill_directory(tiers: Tiers, directory: str | Path | None) -> Path | None:
-    """A directory of this store's own, made when the first row goes there; None where none may."""
-    if tiers.disk is False:
-        return None
-    if isinstance(tiers.disk, str):
-        parent = Path(tiers.disk)
-    else:
-        parent = Path(tempfile.gettempdir()) if directory is None else Path(directory)
-    return parent / f"sfctr-rows-{uuid4().hex[:12]}"

@@ -20,6 +20,16 @@ void Clock::note_use(std::uint32_t place) {
   here.mark = policy_ == Policy::kLru ? 1 : static_cast<std::uint8_t>(std::min<int>(kMostMarks, here.mark + 1)) & 15;
 }
 
+void Clock::retag(std::uint8_t having, std::uint8_t drop, std::uint8_t add) {
+  metas_.for_stretches([&](std::byte* records, std::size_t count) {
+    Meta* const metas = reinterpret_cast<Meta*>(records);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint8_t tags = metas[i].tags;
+      metas[i].tags = static_cast<std::uint8_t>((tags & ~drop) | ((tags & having) != 0 ? add : 0));
+    }
+  });
+}
+
 // Whether the hand goes on; a mark that holds it off is used up by that.
 bool Clock::pass_over(Meta& meta) const {
   if (meta.flags != kTaken || meta.pins != 0) return true;

@@ -37,7 +37,7 @@ void KeptRows::close() {
   is_open_.store(false, std::memory_order_release);
   for (SnapshotRows& table : tables_) table = SnapshotRows(table.native_table);
   readings_.clear();
-  num_rows_ = 0;
+  count_rows(0);
   has_room_.notify_all();
 }
 
@@ -45,6 +45,11 @@ std::unique_lock<std::mutex> KeptRows::wait_for_room() {
   std::unique_lock lock(mutex_);
   has_room_.wait(lock, [&] { return !is_open() || num_rows_ == 0 || num_rows_ * bytes_of_row() < limit_bytes_; });
   return lock;
+}
+
+void KeptRows::count_rows(std::size_t num_rows) {
+  num_rows_ = num_rows;
+  is_short_of_room_.store(num_rows * bytes_of_row() > limit_bytes_ / 2, std::memory_order_relaxed);
 }
 
 void KeptRows::keep(RecordId id, std::uint32_t last, const float* record) {
@@ -58,7 +63,7 @@ void KeptRows::keep(RecordId id, std::uint32_t last, const float* record) {
   table.records.insert(table.records.end(), record, record + num_floats_);
   table.keys.push_back(id.key);
   table.last.push_back(last);
-  ++num_rows_;
+  count_rows(num_rows_ + 1);
 }
 
 void KeptRows::keep(std::vector<RecordId> ids, std::vector<std::uint32_t> last, Fetch fetch) {
@@ -79,7 +84,7 @@ bool KeptRows::take(std::size_t count, SnapshotRows& rows) {
       end_of(table->keys, left, rows.keys);
       end_of(table->last, left, rows.last);
       end_of(table->records, left * num_floats_, rows.records);
-      num_rows_ -= rows.keys.size();
+      count_rows(num_rows_ - rows.keys.size());
       has_room_.notify_all();
       return true;
     }

@@ -23,13 +23,13 @@
 #include <utility>
 
 #include "sfctr/row_group.h"
-#include "sfctr/thread_pool.h"
 
 namespace sfctr {
 namespace {
 
 constexpr std::uint64_t kLastHash = ~std::uint64_t{0};
-constexpr std::size_t kKeysAtOnce = 4096;        // looked at under mutex_
+constexpr std::size_t kRowsAtOnce = 2048;        // given out while mutex_ is held
+constexpr std::uint64_t kMostKeys = 1 << 15;     // looked at while it is
 constexpr std::size_t kCopiesAtOnce = 128;       // under the mutex of KeptRows
 constexpr std::size_t kReadsAtOnce = 1024;       // kept as one
 constexpr std::size_t kAhead = 8;                // frames whose cache lines are on their way
@@ -85,13 +85,7 @@ void RowGroup::begin_snapshot(bool full) {
   if (lines_ && lines_->num_dirty() > 0) throw std::runtime_error("lower the dirty lines first");
   begin_tracking();
   for (std::size_t t = 0; t < inits_.size(); ++t) remove_stale(t, 0, kLastHash);
-  const std::uint8_t tag = full ? RowTags::kRow : RowTags::kChanged;
-  parallel_ranges(frames_.end(), std::size_t{1} << 16, [&](std::size_t begin, std::size_t end) {
-    for (auto frame = static_cast<std::uint32_t>(begin); frame < end; ++frame) {
-      const std::uint8_t tags = frames_.tags(frame), rest = tags & (RowTags::kRow | RowTags::kUnread);
-      frames_.set_tags(frame, (tags & tag) != 0 ? rest | RowTags::kPending : rest);
-    }
-  });
+  frames_.retag(full ? RowTags::kRow : RowTags::kChanged, RowTags::kTravelling, RowTags::kPending);
   tracking_.locations.begin(full);
   tracking_.tombstones = std::exchange(tracking_.gone, std::vector<std::vector<std::uint64_t>>(tables_.size()));
   tracking_.num_gone = 0;
@@ -100,6 +94,7 @@ void RowGroup::begin_snapshot(bool full) {
   tracking_.has_lost_gone = false;
   tracking_.table = 0;
   tracking_.from = 0;
+  tracking_.num_keys = kRowsAtOnce;
   tracking_.deferred.clear();
   tracking_.is_complete = false;
   tracking_.failure = nullptr;
@@ -126,7 +121,7 @@ void RowGroup::mark_saved() {
   drain();
   if (kept_.is_open()) throw std::runtime_error("a snapshot is under way; end it first");
   begin_tracking();
-  for (std::uint32_t frame = 0; frame < frames_.end(); ++frame) frames_.drop_tags(frame, RowTags::kTravelling);
+  frames_.retag(0, RowTags::kTravelling, 0);
   tracking_.locations.clear();
   tracking_.gone.assign(tables_.size(), {});
   tracking_.num_gone = 0;
@@ -299,7 +294,7 @@ std::optional<SnapshotRows> RowGroup::take_snapshot(std::size_t count) {
 // Takes the next pending rows of one native table; false where it came to the end of the table without one.
 bool RowGroup::walk(std::size_t count, SnapshotRows& rows) {
   rows = SnapshotRows();
-  for (bool goes_on = false; rows.keys.size() < count;) {
+  for (bool goes_on = false; rows.keys.size() < count && !(goes_on && kept_.is_short_of_room());) {
     if (goes_on) std::this_thread::sleep_for(kPause);
     std::unique_lock lock(mutex_);
     if (!kept_.is_open()) return false;
@@ -308,17 +303,18 @@ bool RowGroup::walk(std::size_t count, SnapshotRows& rows) {
       keep_deferred();
       break;
     }
-    const std::vector<Index::Listed> pending = next_pending(count - rows.keys.size());
+    const std::vector<Index::Listed> pending = next_pending(std::min(kRowsAtOnce, count - rows.keys.size()));
     goes_on = tracking_.from.has_value();
     take_pending(lock, pending, rows);
   }
   return !rows.keys.empty();
 }
 
-// At most `count` entries of rows that are pending, in the order of their hashes, among the next kKeysAtOnce keys.
+// At most `count` entries of rows that are pending, in the order of their hashes, among the keys that come next: as
+// many of them as have held few enough so far.
 std::vector<Index::Listed> RowGroup::next_pending(std::size_t count) {
   const Index& index = tables_[tracking_.table].index;
-  const std::uint64_t from = *tracking_.from, part = kLastHash / (index.size() / kKeysAtOnce + 1);
+  const std::uint64_t from = *tracking_.from, part = kLastHash / (index.size() / tracking_.num_keys + 1);
   std::uint64_t last = from > kLastHash - part ? kLastHash : from + part;
   std::vector<Index::Listed> found;
   index.for_each_in(from, last, [&](const Index::Listed& entry) {
@@ -328,6 +324,9 @@ std::vector<Index::Listed> RowGroup::next_pending(std::size_t count) {
   if (found.size() > count) {
     found.resize(count);
     last = found.back().hash;
+    tracking_.num_keys = std::max<std::uint64_t>(kRowsAtOnce, tracking_.num_keys / 2);
+  } else if (found.size() < kRowsAtOnce / 4) {
+    tracking_.num_keys = std::min(kMostKeys, tracking_.num_keys * 2);
   }
   tracking_.from = last == kLastHash ? std::nullopt : std::optional(last + 1);
   return found;

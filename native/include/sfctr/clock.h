@@ -54,6 +54,8 @@ class Clock {
     std::atomic_ref(meta(place).tags).fetch_and(static_cast<std::uint8_t>(~bits), kRelaxed);
   }
   void fix_tags() { metas_.fix(); }
+  // All places lose `drop`; those whose tags had `having` get `add`. REQUIRES: nobody else uses tags.
+  void retag(std::uint8_t having, std::uint8_t drop, std::uint8_t add);
 
   // At most n taken places whose contents may leave, best victims first. next_use says when what is in a place will be
   // used by a batch that is known and not yet planned, 0 for never; it does not throw. The places stay taken. Throws

@@ -57,6 +57,7 @@ class Frames {
   void add_tags(std::uint32_t frame, std::uint8_t bits) { clock_.add_tags(frame, bits); }
   void drop_tags(std::uint32_t frame, std::uint8_t bits) { clock_.drop_tags(frame, bits); }
   void fix_tags() { clock_.fix_tags(); }
+  void retag(std::uint8_t having, std::uint8_t drop, std::uint8_t add) { clock_.retag(having, drop, add); }
 
   // At most n frames whose records may leave, as Clock::choose() says. The frames stay taken. REQUIRES: owners are
   // kept.

@@ -369,6 +369,7 @@ class RowGroup {
     // Of the one that is under way.
     std::uint32_t table = 0;                // native table that is walked through
     std::optional<std::uint64_t> from = 0;  // hash to go on from; none: only deferred keys are left
+    std::uint64_t num_keys = 0;             // to look at in one go
     std::vector<std::uint64_t> deferred;    // their records were on their way from disk
     bool is_complete = false;
     std::exception_ptr failure;

@@ -42,6 +42,17 @@ class Slab {
   // Makes room for the addresses of all chunks that there can be. REQUIRES: alone. Throws std::bad_alloc.
   void fix();
 
+  // Calls body(records, count) for every stretch of records that lie one behind the other.
+  template <class Body>
+  void for_stretches(Body&& body) const {
+    std::uint64_t left = end_;
+    for (std::size_t chunk = 0; left > 0; ++chunk) {
+      const std::uint64_t count = left < rows_of_chunk(chunk) ? left : rows_of_chunk(chunk);
+      body(chunks_[chunk], static_cast<std::size_t>(count));
+      left -= count;
+    }
+  }
+
   std::size_t record_bytes() const { return record_bytes_; }
   std::uint32_t end() const { return end_; }
   // Memory that records have touched. Reserved address space is not memory.

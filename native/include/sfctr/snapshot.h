@@ -64,6 +64,8 @@ class KeptRows {
   // A snapshot is under way from open() to close(), which forgets what is kept and lets go whoever waits.
   void open();
   void close();
+  // Whether it is time to take some, or else a step may have to wait.
+  bool is_short_of_room() const { return is_short_of_room_.load(std::memory_order_relaxed); }
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
 
   // Returns holding the mutex under which pending rows of frames are copied and lose their tag. REQUIRES: of the locks
@@ -88,12 +90,13 @@ class KeptRows {
   };
 
   void read_next(std::unique_lock<std::mutex>& lock);
+  void count_rows(std::size_t num_rows);
   std::size_t bytes_of_row() const {
     return num_floats_ * sizeof(float) + sizeof(std::uint64_t) + sizeof(std::uint32_t);
   }
 
   const std::size_t num_floats_, limit_bytes_;
-  std::atomic<bool> is_open_{false};
+  std::atomic<bool> is_open_{false}, is_short_of_room_{false};
   std::mutex mutex_;
   std::condition_variable has_room_;
   std::vector<SnapshotRows> tables_;

@@ -203,6 +203,7 @@ class Stress {
       if (is_taken_) end_snapshot(random() % 8 != 0);
       return;
     }
+    if (plan_.setup.num_lines > 0) device_.lower_all();
     saver_.begin(group_->needs_full());
     CHECK(saver_.expected().size() == twin_.rows.size());
     for (const auto& [id, row] : saver_.expected()) CHECK(row.record == twin_.rows.at(id));

@@ -95,6 +95,9 @@ class Checkpoint:
             )
         store.restore_clock(self.step, read_clock(self.directory))
         sources = {name: name for name in store.tables} if self.restore is None else self.restore.tables
+        for name, source in sources.items():
+            if not store.tables[name].dense:
+                store.reserve(name, self.manifest.num_rows[source])
         load_rows(self.directory, self.manifest, store, {source: name for name, source in sources.items()})
         saved = {table.name: (number, table) for number, table in enumerate(stored(self.run.tables))}
         for name, source in sources.items():

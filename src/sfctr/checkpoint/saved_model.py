@@ -173,7 +173,10 @@ class SavedModel:
         tables."""
         store.restore_clock(self.steps, read_clock(self.directory))
         for number, table in enumerate(stored(list(store.tables.values()))):
-            for block in self._blocks(self.directory / "rows" / f"{number:03}.parquet"):
+            path = self.directory / "rows" / f"{number:03}.parquet"
+            if path.exists():
+                store.reserve(table.name, pq.read_metadata(path).num_rows)
+            for block in self._blocks(path):
                 store.load_rows(table.name, block)
             if table.has_membership:
                 store.restore_membership(

@@ -413,6 +413,15 @@ class Store:
         linear = None if table.linear is None else table.linear.detach().cpu().numpy()[:, 0].copy()
         return RowBlock(keys=keys, nulls=nulls, vectors=vectors, linear=linear, state=empty)
 
+    def reserve(self, table: str, num_rows: int) -> None:
+        """Make room in the index for so many rows of a table in all.
+
+        Before rows are loaded in the order of their keys' hashes: they would crowd at one end of an index that grows
+        with them, and each would be looked for among all of these.
+        """
+        group, place = self.group_of(table)
+        group.native.reserve(2 * place, num_rows)
+
     def load_rows(self, table: str, block: RowBlock) -> None:
         """Insert or overwrite rows of a table that is not dense, with their state. No batch may be in flight.
 

@@ -416,7 +416,9 @@ void bind_rows(nb::class_<RowGroup>& group) {
           "native_table"_a, "keys"_a.noconvert(), "records"_a.noconvert(), "last"_a.noconvert() = nb::none(),
           "Add rows, or overwrite those there are: records [n, record_floats] of keys [n]. last [n]: the step that "
           "trained\n"
-          "each last; None: the last one committed.");
+          "each last; None: the last one committed.")
+      .def("reserve", &RowGroup::reserve, "native_table"_a, "num_rows"_a, nb::call_guard<Release>(),
+           "Make room in the index for so many rows in all: before rows are imported in the order of their hashes.");
 }
 
 }  // namespace

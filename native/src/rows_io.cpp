@@ -168,4 +168,9 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
   flush();
 }
 
+void RowGroup::reserve(std::size_t native_table, std::uint64_t num_rows) {
+  std::lock_guard lock(mutex_);
+  table(native_table).index.reserve(num_rows);
+}
+
 }  // namespace sfctr

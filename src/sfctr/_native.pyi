@@ -467,6 +467,11 @@ class RowGroup:
         each last; None: the last one committed.
         """
 
+    def reserve(self, native_table: int, num_rows: int) -> None:
+        """
+        Make room in the index for so many rows in all: before rows are imported in the order of their hashes.
+        """
+
     def keep_lines(self, num_lines: int) -> None:
         """
         Rows may be in so many lines on a device from now on, and are then trained there alone. Called once.

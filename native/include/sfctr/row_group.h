@@ -264,6 +264,9 @@ class RowGroup {
   // as it was or as it was to be.
   void import_rows(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<const float> records,
                    std::span<const std::uint32_t> last = {});
+  // Makes room in the index for so many rows in all. Import in the order of hashes needs it: an index that grows under
+  // it has all its entries at one end. Throws std::bad_alloc.
+  void reserve(std::size_t native_table, std::uint64_t num_rows);
   // The keys' rows, and counts that wait, are gone; each begins anew when it comes again. Returns how many had a row.
   // Throws std::runtime_error while a batch is between settle() and its end; or in flight at all, where no table has a
   // membership rule; or where rows are on a device.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,10 +199,12 @@ def test_a_discarded_step_is_as_if_its_batch_had_not_been(tmp_path, batch, one, 
 
 def test_a_disk_that_refuses_comes_out_in_its_place_and_loses_nothing(tmp_path, batch, one) -> None:
     batches = stream(batch, one)
-    (tmp_path / "file").write_text("")
     table = sfctr.Table("item", dim=1, init=sfctr.Uniform(1.0, 1.0), optimizer=sfctr.SGD(lr=0.5))
-    tiers = sfctr.Tiers(ram=24 * KEYS + 24 * 20, disk=str(tmp_path / "file"))
+    tiers = sfctr.Tiers(ram=24 * KEYS + 24 * 20, disk=str(tmp_path))
     with sfctr.Store([table], tiers=tiers) as store:
+        [rows] = tmp_path.glob("sfctr-rows-*")
+        shutil.rmtree(rows)
+        rows.write_text("")  # where a directory was
         done = 0
         with pytest.raises(sfctr.DiskError):
             for ready in sfctr.Lookahead(batches, store, schema=schema(), window=3):

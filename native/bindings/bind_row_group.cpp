@@ -473,4 +473,5 @@ void bind_row_group(nb::module_& m) {
   bind_rows(group);
   bind_lines(group);
   bind_snapshots(group);
+  bind_changes(group);
 }

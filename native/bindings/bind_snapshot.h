@@ -6,3 +6,4 @@
 #include "sfctr/row_group.h"
 
 void bind_snapshots(nanobind::class_<sfctr::RowGroup>& group);
+void bind_changes(nanobind::class_<sfctr::RowGroup>& group);

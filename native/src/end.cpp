@@ -105,7 +105,7 @@ void RowGroup::put_on_disk(std::span<const RecordId> ids, std::span<const std::b
   try {
     for (; done < ids.size(); ++done) {
       set_place(ids[done], Place::on_disk(locations[done]));
-      set_tags(Place::on_disk(locations[done]), RowTags::kChanged);
+      set_tags(Place::on_disk(locations[done]), RowTags::kTouched);
       if (!stamps.empty()) stamp(ids[done], stamps[done]);
     }
   } catch (...) {
@@ -121,7 +121,7 @@ void RowGroup::put_beyond(std::span<const RecordId> ids, std::span<const std::by
     frames_.set_owner(frame, {ids[i].key, ids[i].table});
     std::copy_n(records[i], layout_.num_floats() * sizeof(float), reinterpret_cast<std::byte*>(frames_.record(frame)));
     set_place(ids[i], Place::in_ram(frame));
-    set_tags(Place::in_ram(frame), RowTags::kRow | RowTags::kChanged);
+    set_tags(Place::in_ram(frame), RowTags::kRow | RowTags::kTouched);
   }
 }
 

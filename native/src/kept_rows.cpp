@@ -17,10 +17,34 @@ void LocationTags::set(Location location, std::uint8_t tags) {
 }
 
 void LocationTags::begin(bool full) {
-  for (std::uint64_t& word : words_) word = (full ? kChangedOfAll : word & kChangedOfAll) * RowTags::kPending;
+  constexpr std::uint64_t kChangedOfAll = kOneOfEach * RowTags::kChanged, kUnsentOfAll = kOneOfEach * RowTags::kUnsent;
+  static_assert(RowTags::kPending == RowTags::kChanged << 1);
+  for (std::uint64_t& word : words_) {
+    word = (word & kUnsentOfAll) | (full ? kChangedOfAll : word & kChangedOfAll) << 1;
+  }
 }
 
-void LocationTags::clear() { std::ranges::fill(words_, 0); }
+void LocationTags::drop(std::uint8_t tags) {
+  for (std::uint64_t& word : words_) word &= ~(kOneOfEach * tags);
+}
+
+void GoneKeys::begin(std::size_t num_native_tables, std::uint64_t most) {
+  lists_.assign(num_native_tables, {});
+  num_ = 0;
+  most_ = most;
+}
+
+void GoneKeys::add(std::uint32_t native_table, std::uint64_t key) {
+  if (is_lost()) return;
+  if (++num_ <= most_) return lists_[native_table].push_back(key);
+  lists_.assign(lists_.size(), {});
+}
+
+std::size_t GoneKeys::memory_bytes() const {
+  std::size_t total = 0;
+  for (const std::vector<std::uint64_t>& keys : lists_) total += keys.capacity() * sizeof(std::uint64_t);
+  return total;
+}
 
 KeptRows::KeptRows(std::size_t num_native_tables, std::size_t num_floats, std::size_t limit_bytes)
     : num_floats_(num_floats), limit_bytes_(limit_bytes) {

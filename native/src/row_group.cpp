@@ -143,10 +143,10 @@ std::size_t RowGroup::memory_bytes() {
   std::lock_guard lock(mutex_);
   drain();
   std::size_t total = frames_.memory_bytes() + next_uses_.memory_bytes() + (log_ ? log_->memory_bytes() : 0) +
-                      (lines_ ? lines_->memory_bytes() : 0) + kept_.memory_bytes() + tracking_.locations.memory_bytes();
-  for (const auto* lists : {&tracking_.gone, &tracking_.tombstones}) {
-    for (const std::vector<std::uint64_t>& keys : *lists) total += keys.capacity() * sizeof(std::uint64_t);
-  }
+                      (lines_ ? lines_->memory_bytes() : 0) + kept_.memory_bytes() +
+                      tracking_.locations.memory_bytes() + tracking_.gone.memory_bytes() +
+                      tracking_.unsent.memory_bytes();
+  for (const std::vector<std::uint64_t>& keys : tracking_.tombstones) total += keys.capacity() * sizeof(std::uint64_t);
   for (const NativeTable& table : tables_) total += table.index.memory_bytes();
   if (members_) {
     for (const Membership& table : members_->tables) total += table.memory_bytes();

@@ -139,7 +139,7 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
     const Place place = slot ? Place::from_bits(*slot) : Place::none();
     if (place.is_in_ram()) {
       std::copy_n(records, num_floats, frames_.record(place.frame()));
-      frames_.add_tags(place.frame(), RowTags::kChanged);
+      frames_.add_tags(place.frame(), RowTags::kTouched);
       stamp({keys[i], owner}, last[i]);
       continue;
     }
@@ -158,7 +158,7 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
     std::copy_n(records, num_floats, frames_.record(frame));
     try {
       set_place({keys[i], owner}, Place::in_ram(frame));
-      frames_.set_tags(frame, RowTags::kRow | RowTags::kChanged);
+      frames_.set_tags(frame, RowTags::kRow | RowTags::kTouched);
     } catch (...) {
       frames_.give(frame);
       throw;

@@ -70,28 +70,33 @@ void RowGroup::begin_tracking() {
   if (tracking_.is_on) return;
   frames_.fix_tags();
   if (log_) tracking_.locations.cover(log_->reach(0));
-  tracking_.gone.resize(tables_.size());
+  tracking_.gone.begin(tables_.size(), most_gone());
   tracking_.is_on = true;
+}
+
+void RowGroup::require_between_steps() const {
+  if (members_ && members_->is_settled) throw std::runtime_error("a batch is in training; end it first");
+  if (lines_ && lines_->num_dirty() > 0) throw std::runtime_error("lower the dirty lines first");
+}
+
+void RowGroup::let_stale_go() {
+  for (std::size_t t = 0; t < inits_.size(); ++t) remove_stale(t, 0, kLastHash);
 }
 
 void RowGroup::begin_snapshot(bool full) {
   std::lock_guard lock(mutex_);
   drain();
   if (kept_.is_open()) throw std::runtime_error("a snapshot is under way; end it first");
-  if (!full && (tracking_.is_unsaved || tracking_.has_lost_gone)) {
+  if (!full && (tracking_.is_unsaved || tracking_.gone.is_lost())) {
     throw std::runtime_error("there is no snapshot that this one could follow; it must be full");
   }
-  if (members_ && members_->is_settled) throw std::runtime_error("a batch is in training; end it first");
-  if (lines_ && lines_->num_dirty() > 0) throw std::runtime_error("lower the dirty lines first");
+  require_between_steps();
   begin_tracking();
-  for (std::size_t t = 0; t < inits_.size(); ++t) remove_stale(t, 0, kLastHash);
-  frames_.retag(full ? RowTags::kRow : RowTags::kChanged, RowTags::kTravelling, RowTags::kPending);
+  let_stale_go();
+  frames_.retag(full ? RowTags::kRow : RowTags::kChanged, RowTags::kChanged | RowTags::kPending, RowTags::kPending);
   tracking_.locations.begin(full);
-  tracking_.tombstones = std::exchange(tracking_.gone, std::vector<std::vector<std::uint64_t>>(tables_.size()));
-  tracking_.num_gone = 0;
-  tracking_.most_gone = kMostGone;
-  for (const NativeTable& table : tables_) tracking_.most_gone += table.index.size();
-  tracking_.has_lost_gone = false;
+  tracking_.tombstones = tracking_.gone.take();
+  tracking_.gone.begin(tables_.size(), most_gone());
   tracking_.table = 0;
   tracking_.from = 0;
   tracking_.num_keys = kRowsAtOnce;
@@ -113,7 +118,7 @@ void RowGroup::end_snapshot(bool kept) {
 bool RowGroup::needs_full() {
   std::lock_guard lock(mutex_);
   drain();
-  return tracking_.is_unsaved || tracking_.has_lost_gone;
+  return tracking_.is_unsaved || tracking_.gone.is_lost();
 }
 
 void RowGroup::mark_saved() {
@@ -121,20 +126,22 @@ void RowGroup::mark_saved() {
   drain();
   if (kept_.is_open()) throw std::runtime_error("a snapshot is under way; end it first");
   begin_tracking();
-  frames_.retag(0, RowTags::kTravelling, 0);
-  tracking_.locations.clear();
-  tracking_.gone.assign(tables_.size(), {});
-  tracking_.num_gone = 0;
-  tracking_.is_unsaved = tracking_.has_lost_gone = false;
+  frames_.retag(0, RowTags::kChanged | RowTags::kPending, 0);
+  tracking_.locations.drop(RowTags::kChanged | RowTags::kPending);
+  tracking_.gone.begin(tables_.size(), most_gone());
+  tracking_.is_unsaved = false;
 }
 
-// Where more went than are worth a list, a full snapshot costs no more than the list would.
+// Where more went than these, all rows cost no more than the list would.
+std::uint64_t RowGroup::most_gone() const {
+  std::uint64_t most = kMostGone;
+  for (const NativeTable& table : tables_) most += table.index.size();
+  return most;
+}
+
 void RowGroup::note_gone(std::uint32_t native_table, std::uint64_t key) {
-  if (tracking_.is_unsaved && !kept_.is_open()) return;  // the next is full
-  if (tracking_.has_lost_gone) return;
-  if (++tracking_.num_gone <= tracking_.most_gone) return tracking_.gone[native_table].push_back(key);
-  tracking_.has_lost_gone = true;
-  tracking_.gone.assign(tables_.size(), {});
+  if (!tracking_.is_unsaved || kept_.is_open()) tracking_.gone.add(native_table, key);  // or else the next is full
+  if (tracking_.is_followed) tracking_.unsent.add(native_table, key);
 }
 
 std::vector<std::vector<std::uint64_t>> RowGroup::take_tombstones() {
@@ -162,7 +169,7 @@ void RowGroup::tag_trained(const WorkingSet& ws) {
       if (ahead.is_in_ram()) frames_.prefetch(ahead.frame());
     }
     const Place place = Place::from_bits(places[u]);
-    if (place.is_in_ram() && ws.gradients.any_trained(u)) frames_.add_tags(place.frame(), RowTags::kChanged);
+    if (place.is_in_ram() && ws.gradients.any_trained(u)) frames_.add_tags(place.frame(), RowTags::kTouched);
   }
 }
 

@@ -1,6 +1,7 @@
 // Snapshots one after the other, and a twin of each: everything, copied when it began.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -86,6 +87,59 @@ class Saver {
   StampedRows saved_, expected_, after_;
   std::set<Rows::key_type> taken_;
   bool is_open_ = false;
+};
+
+// One who follows the rows by deltas.
+class Follower {
+ public:
+  explicit Follower(RowGroup& group) : group_(group) {}
+
+  // kept: it has what it was sent, and will be sent no more of it. Returns whose rows came as changed; nothing where it
+  // was sent all.
+  std::optional<std::set<Rows::key_type>> send(bool kept, std::size_t count) {
+    std::optional<std::set<Rows::key_type>> changed;
+    Rows rows = rows_;
+    if (group_.needs_base()) {
+      rows = now();
+    } else {
+      changed.emplace();
+      for (std::uint32_t table = 0; table < kNativeTables; ++table) take(table, count, rows, *changed);
+      CHECK(rows == now());
+    }
+    if (!kept) return changed;
+    group_.mark_sent();
+    rows_ = std::move(rows);
+    return changed;
+  }
+
+ private:
+  Rows now() {
+    Rows rows;
+    for (auto& [id, row] : all_rows(group_)) rows[id] = row.record;
+    return rows;
+  }
+
+  void take(std::uint32_t table, std::size_t count, Rows& rows, std::set<Rows::key_type>& changed) {
+    const std::vector<std::uint64_t> gone = group_.unsent_gone(table);
+    CHECK(std::ranges::is_sorted(gone) && std::ranges::adjacent_find(gone) == gone.end());
+    for (const std::uint64_t key : gone) rows.erase({table, key});
+    std::uint64_t last = 0;
+    for (std::optional<std::uint64_t> from = 0; from;) {
+      std::vector<std::uint64_t> keys;
+      std::vector<float> records;
+      from = group_.unsent_rows(table, *from, count, keys, &records);
+      CHECK(keys.size() <= count && records.size() == keys.size() * kFloats);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        const auto at = records.begin() + static_cast<std::ptrdiff_t>(i * kFloats);
+        CHECK(sfctr::mix(keys[i]) >= std::exchange(last, sfctr::mix(keys[i])));
+        CHECK(changed.insert({table, keys[i]}).second && !std::ranges::binary_search(gone, keys[i]));
+        rows[{table, keys[i]}] = Record(at, at + kFloats);
+      }
+    }
+  }
+
+  RowGroup& group_;
+  Rows rows_;
 };
 
 }  // namespace rig

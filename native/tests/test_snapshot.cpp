@@ -26,7 +26,11 @@ struct Life {
 class Living {
  public:
   explicit Living(const Life& life)
-      : life_(life), random_(life.seed), group_(make_group(life.setup, directory_)), saver_(*group_) {
+      : life_(life),
+        random_(life.seed),
+        group_(make_group(life.setup, directory_)),
+        saver_(*group_),
+        follower_(*group_) {
     if (life_.num_lines > 0) group_->keep_lines(life_.num_lines);
     lines_.resize(life_.num_lines, Record(kFloats));
   }
@@ -49,6 +53,7 @@ class Living {
           break;
         case 5:
           if (random_() % 4 == 0) change_by_hand();
+          if (random_() % 4 == 0) send();
           break;
         default:
           turn_of_snapshot();
@@ -56,8 +61,10 @@ class Living {
     }
     while (!flight_.empty()) end_oldest();
     if (saver_.is_open()) end_snapshot(true);
+    send();
   }
 
+  std::size_t num_deltas() const { return num_deltas_; }
   std::size_t num_full() const { return num_full_; }
   std::size_t num_changes() const { return num_changes_; }
   sfctr::GroupCounters counters() const { return group_->counters(); }
@@ -85,7 +92,7 @@ class Living {
     if (!batch->is_trained) return group_->discard(batch->ws);
     ++step_;
     for (std::size_t f = 0; f < 2; ++f) {
-      for (std::size_t row = 0; row < batch->size() && batch->reached[f]; ++row) touched_.insert(batch->id(f, row));
+      for (std::size_t row = 0; row < batch->size() && batch->reached[f]; ++row) touch(batch->id(f, row));
     }
     life_.num_lines > 0 ? train_on_device(*batch) : train(*batch);
   }
@@ -158,8 +165,29 @@ class Living {
       Record records(keys.size() * kFloats, static_cast<float>(random_() % 100));
       std::vector<std::uint32_t> last(keys.size(), static_cast<std::uint32_t>(step_));
       group_->import_rows(table, keys, records, last);
-      for (const std::uint64_t key : keys) touched_.insert({table, key});
+      for (const std::uint64_t key : keys) touch({table, key});
     }
+  }
+
+  void touch(const Rows::key_type& id) {
+    touched_.insert(id);
+    unsent_.insert(id);
+  }
+
+  void send() {
+    lower_all();
+    const bool is_kept = random_() % 4 != 0;
+    const auto changed = follower_.send(is_kept, 1 + random_() % 9);
+    CHECK(changed.has_value() == has_base_);
+    has_base_ |= is_kept;
+    if (changed) {
+      ++num_deltas_;
+      CHECK(std::ranges::includes(unsent_, *changed));
+      CHECK(has_membership() || std::ranges::all_of(unsent_, [&](const auto& id) {
+              return changed->contains(id) || !all_rows(*group_).contains(id);
+            }));
+    }
+    if (is_kept) unsent_.clear();
   }
 
   void turn_of_snapshot() {
@@ -205,12 +233,14 @@ class Living {
   std::mt19937_64 random_;
   std::unique_ptr<RowGroup> group_;
   Saver saver_;
+  Follower follower_;
   std::deque<std::unique_ptr<Batch>> flight_;
   std::vector<Record> lines_;
   std::set<Rows::key_type> touched_, due_;  // since the last snapshot began; before it
   std::uint64_t step_ = 0;
-  std::size_t num_full_ = 0, num_changes_ = 0;
-  bool is_full_ = false, has_kept_ = false;
+  std::set<Rows::key_type> unsent_;  // since the follower had all
+  std::size_t num_full_ = 0, num_changes_ = 0, num_deltas_ = 0;
+  bool has_base_ = false, is_full_ = false, has_kept_ = false;
   std::atomic<bool> is_taken_ = false;
   std::thread taker_;
 };
@@ -219,7 +249,7 @@ const sfctr::MembershipRule kRule{.capacity = 40, .admit_after = 2, .expire_afte
 
 void a_snapshot_is_what_there_was_when_it_began(bool has_taker) {
   std::uint64_t seed = has_taker ? 1000 : 0, full = 0, changes = 0, scratch = 0, evicted = 0, device_scratch = 0,
-                gone = 0;
+                gone = 0, deltas = 0;
   const std::size_t num_turns = kSanitized ? 600 : 2500;
   for (const std::optional<std::size_t> num_frames :
        {std::optional<std::size_t>(), std::optional<std::size_t>(0), std::optional<std::size_t>(3),
@@ -236,6 +266,7 @@ void a_snapshot_is_what_there_was_when_it_began(bool has_taker) {
         living.run();
         full += living.num_full();
         changes += living.num_changes();
+        deltas += living.num_deltas();
         scratch += living.counters().scratch;
         evicted += living.counters().evicted;
         device_scratch += living.counters().device_scratch;
@@ -243,7 +274,7 @@ void a_snapshot_is_what_there_was_when_it_began(bool has_taker) {
       }
     }
   }
-  CHECK(full > 50 && changes > 50);
+  CHECK(full > 50 && changes > 50 && deltas > 50);
   CHECK(scratch > 0 && evicted > 0 && device_scratch > 0 && gone > 0);
 }
 
@@ -274,6 +305,7 @@ struct Four {
 };
 
 using Keys = std::vector<std::uint64_t>;
+constexpr std::uint64_t kMostGone = (1 << 17) + 4;  // of four rows
 
 void rows_that_were_changed_come_first_as_they_were() {
   Four four;
@@ -370,7 +402,6 @@ void keys_that_went_are_told_once() {
 void more_keys_than_are_worth_a_list_make_the_next_a_full_one() {
   Four four;
   four.group->mark_saved();
-  constexpr std::uint64_t kMost = (1 << 17) + 4;
   const auto come_and_go = [&](std::uint64_t count) {
     Keys keys(count);
     for (std::uint64_t i = 0; i < count; ++i) keys[i] = 100 + i;
@@ -380,7 +411,7 @@ void more_keys_than_are_worth_a_list_make_the_next_a_full_one() {
   four.group->begin_snapshot(false);
   CHECK(four.take().empty());
   four.group->end_snapshot(true);
-  come_and_go(kMost);
+  come_and_go(kMostGone);
   CHECK(!four.group->needs_full());
   come_and_go(1);
   CHECK(four.group->needs_full());
@@ -388,6 +419,60 @@ void more_keys_than_are_worth_a_list_make_the_next_a_full_one() {
   while (!four.take().empty()) continue;
   four.group->end_snapshot(true);
   CHECK(!four.group->needs_full());
+}
+
+std::pair<Keys, Keys> unsent(RowGroup& group) {
+  Keys keys;
+  Record records;
+  CHECK(!group.unsent_rows(0, 0, 100, keys, &records));
+  std::ranges::sort(keys);
+  return {keys, group.unsent_gone(0)};
+}
+
+void a_follower_is_sent_what_changed_since_it_had_all_whatever_snapshots_were_taken() {
+  Four four;
+  RowGroup& group = *four.group;
+  Keys keys;
+  Record records;
+  CHECK(group.needs_base());
+  CHECK_THROWS(std::runtime_error, group.unsent_rows(0, 0, 1, keys, &records));
+  CHECK_THROWS(std::runtime_error, group.unsent_gone(0));
+  CHECK_THROWS(std::runtime_error, group.mark_unsent(0, keys, keys));
+  group.mark_sent();
+  CHECK(!group.needs_base() && unsent(group) == std::pair(Keys{}, Keys{}));
+  four.train({2, 9});
+  group.begin_snapshot(true);
+  while (!four.take().empty()) continue;
+  group.end_snapshot(true);
+  group.remove_rows(0, Keys{3, 9});
+  CHECK(unsent(group) == std::pair(Keys{2}, Keys{3, 9}));
+  CHECK(unsent(group) == std::pair(Keys{2}, Keys{3, 9}));  // until it is said to be sent
+  group.mark_sent();
+  CHECK(unsent(group) == std::pair(Keys{}, Keys{}));
+  group.begin_snapshot(false);
+  CHECK((group.take_tombstones()[0] == Keys{3, 9} && four.take().empty()));
+}
+
+void a_group_that_was_loaded_goes_on_with_what_its_follower_has_not() {
+  Four four;
+  four.group->mark_sent();
+  four.group->mark_unsent(0, Keys{1, 77}, Keys{88});
+  CHECK(unsent(*four.group) == std::pair(Keys{1}, Keys{88}));
+  four.train({3});
+  CHECK(unsent(*four.group) == std::pair(Keys{1, 3}, Keys{88}));
+}
+
+void a_follower_is_sent_all_where_more_went_than_are_worth_a_list() {
+  Four four;
+  four.group->mark_sent();
+  Keys keys(kMostGone);
+  for (std::uint64_t i = 0; i < keys.size(); ++i) keys[i] = 100 + i;
+  four.group->mark_unsent(0, {}, keys);
+  CHECK(!four.group->needs_base());
+  four.group->mark_unsent(0, {}, Keys{5});
+  CHECK(four.group->needs_base());
+  four.group->mark_sent();
+  CHECK(!four.group->needs_base());
 }
 
 void a_step_waits_where_too_many_rows_are_kept(bool is_taken) {
@@ -468,6 +553,9 @@ int main() {
   what_was_loaded_counts_as_changed_until_it_is_marked_as_saved();
   keys_that_went_are_told_once();
   more_keys_than_are_worth_a_list_make_the_next_a_full_one();
+  a_follower_is_sent_what_changed_since_it_had_all_whatever_snapshots_were_taken();
+  a_group_that_was_loaded_goes_on_with_what_its_follower_has_not();
+  a_follower_is_sent_all_where_more_went_than_are_worth_a_list();
   for (const bool is_taken : {false, true}) a_step_waits_where_too_many_rows_are_kept(is_taken);
   a_snapshot_whose_rows_cannot_be_read_is_not_kept();
   what_is_asked_too_early_is_refused();

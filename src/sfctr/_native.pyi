@@ -569,6 +569,34 @@ class RowGroup:
         The rows are those of a snapshot that was kept: none counts as changed.
         """
 
+    def mark_sent(self) -> None:
+        """
+        Between two steps, as the next four: whoever follows the rows has them as they are now.
+        """
+
+    def needs_base(self) -> bool:
+        """
+        Whether the follower must be sent all rows: it never had any, or more went than are worth being listed.
+        Rows that have expired go now.
+        """
+
+    def unsent_rows(self, native_table: int, from_hash: int, count: int, *, with_records: bool = True) -> tuple[NDArray[numpy.uint64], NDArray[numpy.float32], int | None]:
+        """
+        As export_rows, of the rows that were trained, loaded or new since the follower had all;
+        with_records=False gives their keys alone. Raises RuntimeError where it needs all.
+        """
+
+    def unsent_gone(self, native_table: int) -> NDArray[numpy.uint64]:
+        """
+        Keys, sorted, whose rows went since then and that have none now. Raises as unsent_rows.
+        """
+
+    def mark_unsent(self, native_table: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], gone: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        After mark_sent, of rows that were loaded: keys whose rows the follower has otherwise, or not at all, and
+        keys without a row of which it has one.
+        """
+
 class AccessLog:
     """
     What the batches of one table asked for: one access for each distinct key of a batch, in order.

@@ -296,6 +296,25 @@ class RowGroup {
   // What there is lies in a snapshot: nothing counts as changed. Throws std::runtime_error while one is under way.
   void mark_saved();
 
+  // Deltas (changes.cpp): for one who follows the rows, and had all of them as they were when it last said so. It and
+  // snapshots know nothing of each other. REQUIRES, of all: between two steps, no batch is between settle() and its
+  // end, no line is dirty; else they throw std::runtime_error. Batches may be planned ahead.
+
+  // The follower has the rows as they are now; what changes is noted from now on.
+  void mark_sent();
+  // Whether it must be sent all rows: it never had any, or more keys went than are worth being listed. What has expired
+  // is let go, and counts as gone.
+  bool needs_base();
+  // As export_rows(), of the rows that were trained, loaded or new since it had all; records null: their keys alone.
+  // Nothing counts as sent by that. Throws std::runtime_error where it must be sent all.
+  std::optional<std::uint64_t> unsent_rows(std::size_t native_table, std::uint64_t from, std::size_t count,
+                                           std::vector<std::uint64_t>& keys, std::vector<float>* records);
+  // Keys, sorted, whose rows went since then and that have none now. Throws as unsent_rows().
+  std::vector<std::uint64_t> unsent_gone(std::size_t native_table);
+  // Keys whose rows it does not have as they are, and keys whose rows have gone that it still has: how a group that was
+  // loaded anew goes on, after mark_sent().
+  void mark_unsent(std::size_t native_table, std::span<const std::uint64_t> rows, std::span<const std::uint64_t> gone);
+
   // Of rows, indexes and all that goes with them, in RAM; O(shards of the indexes).
   std::size_t memory_bytes();
   GroupCounters counters();
@@ -362,13 +381,14 @@ class RowGroup {
     std::uint32_t step = 0;       // the last that was committed
     bool is_settled = false;      // a batch is between settle() and its end
   };
-  struct Tracking {              // of changes, for snapshots
-    bool is_on = false;          // from the first on
-    bool is_unsaved = true;      // no snapshot was kept, or the last was not
-    bool has_lost_gone = false;  // more have gone than are listed
+  struct Tracking {            // of changes, for snapshots and deltas
+    bool is_on = false;        // from the first on
+    bool is_unsaved = true;    // no snapshot was kept, or the last was not
+    bool is_followed = false;  // there is one who asks for deltas
     LocationTags locations;
-    std::vector<std::vector<std::uint64_t>> gone, tombstones;  // since the last began; before it
-    std::uint64_t num_gone = 0, most_gone = 0;
+    GoneKeys gone;               // since the last snapshot began
+    GoneKeys::Lists tombstones;  // before it
+    GoneKeys unsent;             // since the follower had all
     // Of the one that is under way.
     std::uint32_t table = 0;                // native table that is walked through
     std::optional<std::uint64_t> from = 0;  // hash to go on from; none: only deferred keys are left
@@ -486,11 +506,17 @@ class RowGroup {
   void drop_tags(Place place, std::uint8_t tags);
   std::uint32_t stamp_of(std::uint32_t native_table, std::uint32_t stamp) const;
   void note_gone(std::uint32_t native_table, std::uint64_t key);
+  std::uint64_t most_gone() const;
   void begin_tracking();
+  void require_between_steps() const;
+  void let_stale_go();
   bool walk(std::size_t count, SnapshotRows& rows);
   std::vector<Index::Listed> next_pending(std::size_t count);
   void take_pending(std::unique_lock<std::mutex>& lock, std::span<const Index::Listed> pending, SnapshotRows& rows);
   void keep_deferred();
+
+  // changes.cpp
+  void require_followed() const;
 
   // rows_io.cpp
   void copy_rows(std::unique_lock<std::mutex>& lock, std::size_t native_table, std::span<const std::uint64_t> keys,

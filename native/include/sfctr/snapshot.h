@@ -8,22 +8,26 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "sfctr/row_log.h"
 
 namespace sfctr {
 
-// What is known of a row. The first two go with it from place to place.
+// What is known of a row. The first three go with it from place to place. Changes have two readers that know nothing of
+// each other, and a bit for each: what is touched has both.
 struct RowTags {
   static constexpr std::uint8_t kChanged = 1;  // trained, loaded or new since the last snapshot began
   static constexpr std::uint8_t kPending = 2;  // of the snapshot under way, and neither taken nor kept
-  static constexpr std::uint8_t kRow = 4;      // of a frame: what is in it is a row, and not a provisional one
-  static constexpr std::uint8_t kUnread = 8;   // of a frame: its record is on its way from disk
-  static constexpr std::uint8_t kTravelling = kChanged | kPending;
+  static constexpr std::uint8_t kUnsent = 4;   // trained, loaded or new since the follower had all (changes.cpp)
+  static constexpr std::uint8_t kRow = 8;      // of a frame: what is in it is a row, and not a provisional one
+  static constexpr std::uint8_t kUnread = 16;  // of a frame: its record is on its way from disk
+  static constexpr std::uint8_t kTouched = kChanged | kUnsent;
+  static constexpr std::uint8_t kTravelling = kTouched | kPending;
 };
 
-// Tags of rows on disk, two bits a location. Those of locations where no row is are undefined. Not thread-safe.
+// Tags of rows on disk, four bits a location. Those of locations where no row is are undefined. Not thread-safe.
 class LocationTags {
  public:
   // Locations below num_locations may be used from now on. Throws std::bad_alloc.
@@ -34,16 +38,35 @@ class LocationTags {
   void set(Location location, std::uint8_t tags);
   // What has changed, or all, is pending; nothing has changed since.
   void begin(bool full);
-  // Nothing has changed.
-  void clear();
+  // No location has `tags` any more.
+  void drop(std::uint8_t tags);
   std::size_t memory_bytes() const { return words_.capacity() * sizeof(std::uint64_t); }
 
  private:
-  static constexpr std::uint32_t kRows = 32;  // of a word
-  static constexpr std::uint64_t kChangedOfAll = 0x5555555555555555;
-  static unsigned shift(Location location) { return location % kRows * 2; }
+  static constexpr std::uint32_t kRows = 16;  // of a word
+  static constexpr std::uint64_t kOneOfEach = 0x1111111111111111;
+  static unsigned shift(Location location) { return location % kRows * 4; }
 
   std::vector<std::uint64_t> words_;
+};
+
+// Keys that lost their rows, by native table, as long as a list of them is worth more than all rows.
+class GoneKeys {
+ public:
+  using Lists = std::vector<std::vector<std::uint64_t>>;
+
+  // Forgets what was listed; `most` are listed from now on.
+  void begin(std::size_t num_native_tables, std::uint64_t most);
+  void add(std::uint32_t native_table, std::uint64_t key);
+  const Lists& lists() const { return lists_; }
+  Lists take() { return std::exchange(lists_, Lists(lists_.size())); }
+  // Whether there were more than are listed.
+  bool is_lost() const { return num_ > most_; }
+  std::size_t memory_bytes() const;
+
+ private:
+  Lists lists_;
+  std::uint64_t num_ = 0, most_ = 0;
 };
 
 // Rows of one native table.

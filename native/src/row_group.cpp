@@ -68,6 +68,7 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
 }
 
 RowGroup::~RowGroup() {
+  budget_->give_buffers(buffer_bytes_);
   for (const NativeTable& table : tables_) budget_->give_keys(table.index.size());
   if (!members_) return;
   for (const Membership& table : members_->tables) budget_->give_keys(table.waiting().size());
@@ -80,6 +81,7 @@ RowLog& RowGroup::log() {
   if (directory.has_parent_path()) std::filesystem::create_directories(directory.parent_path(), error);
   if (error) throw DiskError("make", directory.parent_path(), error.value());
   log_ = std::make_unique<RowLog>(*disk_);
+  buffer_bytes_ = budget_->take_buffers(log_->memory_bytes());
   return *log_;
 }
 

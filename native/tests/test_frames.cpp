@@ -56,6 +56,19 @@ void the_budget_counts_what_it_gives() {
   CHECK(budget.is_over());
 }
 
+void buffers_count_where_they_are_a_small_part() {
+  Budget budget(800);
+  CHECK(budget.take_buffers(101) == 0 && budget.used() == 0);
+  CHECK(budget.take_buffers(100) == 100 && budget.used() == 100);
+  CHECK(budget.try_take_frame(700) && !budget.try_take_frame(1));
+  budget.give_buffers(100);
+  CHECK(budget.used() == 700);
+  budget.spare_for_keys();
+  CHECK(budget.spare() == 12 && !budget.try_take_frame(89) && budget.try_take_frame(88));
+  Budget unbounded;
+  CHECK(unbounded.take_buffers(5) == 0 && unbounded.used() == 0);
+}
+
 void a_budget_without_a_bound_is_never_over() {
   Budget budget;
   CHECK(!budget.bounded() && budget.try_take_frame(std::numeric_limits<std::uint64_t>::max()));
@@ -243,6 +256,7 @@ void random_schedule(std::uint32_t seed, Policy policy) {
 
 int main() {
   the_budget_counts_what_it_gives();
+  buffers_count_where_they_are_a_small_part();
   a_budget_without_a_bound_is_never_over();
   a_place_is_one_of_four_things();
   frames_are_taken_while_the_budget_lasts();

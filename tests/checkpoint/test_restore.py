@@ -212,7 +212,7 @@ def test_renamed_tables_keep_their_rows(saved):
         restore.load_store(store)
         assert store.num_rows("goods") == run.store.num_rows("item")
         assert store.membership()["who"] == run.store.membership()["user"]
-        weight = dict(store.dense_tables.named_parameters())["clock.weight"]
+        weight = store.dense_tables["clock"].weight
         assert torch.equal(weight, run.store.dense_parameters()[0])
         optimizer = torch.optim.Adam([*run.model.parameters(), weight], lr=0.01, fused=True)
         restore.load_optimizer(optimizer, run.model, store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import sfctr
+from sfctr.lookahead import pipeline
+from sfctr.telemetry import Recorder
 
 pytestmark = pytest.mark.timeout(60)
 KEYS = 64
@@ -198,14 +201,45 @@ def test_a_discarded_step_is_as_if_its_batch_had_not_been(tmp_path, batch, one, 
 
 def test_a_disk_that_refuses_comes_out_in_its_place_and_loses_nothing(tmp_path, batch, one) -> None:
     batches = stream(batch, one)
-    (tmp_path / "file").write_text("")
     table = sfctr.Table("item", dim=1, init=sfctr.Uniform(1.0, 1.0), optimizer=sfctr.SGD(lr=0.5))
-    tiers = sfctr.Tiers(ram=24 * KEYS + 24 * 20, disk=str(tmp_path / "file"))
+    tiers = sfctr.Tiers(ram=24 * KEYS + 24 * 20, disk=str(tmp_path))
     with sfctr.Store([table], tiers=tiers) as store:
+        [rows] = tmp_path.glob("sfctr-rows-*")
+        shutil.rmtree(rows)
+        rows.write_text("")  # where a directory was
         done = 0
         with pytest.raises(sfctr.DiskError):
             for ready in sfctr.Lookahead(batches, store, schema=schema(), window=3):
                 step(ready)
                 done += 1
         assert 0 < done < len(batches) and rows_of(store) == expected(batches[:done])
+        assert store.groups[0].native.num_in_flight == 0
+
+
+def hanging(batches, gate: threading.Event, *, after: int):
+    for number, each in enumerate(batches):
+        if number == after:
+            gate.wait()
+        yield each
+
+
+def test_a_reader_that_hangs_is_left_and_touches_nothing_when_it_comes_back(tmp_path, batch, one, caplog, monkeypatch):
+    monkeypatch.setattr(pipeline, "CLOSE_TIMEOUT_S", 0.1)
+    batches, gate = stream(batch, one), threading.Event()
+    with Recorder() as recorder, store_with(tmp_path, rows=20) as store:
+        steps = iter(sfctr.Lookahead(hanging(batches, gate, after=3), store, schema=schema(), window=2))
+        for _ in range(3):
+            step(next(steps))
+        [reader] = [t for t in threading.enumerate() if t.name == "sfctr-lookahead-reader"]
+        steps.close()
+        assert "the reader has not given a batch for 0.1 s since it was asked to end" in caplog.text
+        assert rows_of(store) == expected(batches[:3])
+        assert store.groups[0].native.num_in_flight == 0
+        for ready in sfctr.Lookahead(batches[3:], store, schema=schema(), window=2):
+            step(ready)
+        unique_s = recorder.seconds()["unique"]
+        gate.set()
+        reader.join()
+        assert recorder.seconds()["unique"] == unique_s
+        assert rows_of(store) == expected(batches)
         assert store.groups[0].native.num_in_flight == 0

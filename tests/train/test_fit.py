@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -164,7 +165,21 @@ def test_without_validation_data_the_last_model_is_the_best(planted, schema):
     with fit(planted(500), schema, TABLES, model="fm", **QUICK) as run:
         assert run.best is None
         assert run.facts["step"] == 2
-        assert sorted(os.listdir(run.dir)) == ["checkpoints", "last", "metrics.jsonl", "run.toml"]
+        names = [name for name in sorted(os.listdir(run.dir)) if not name.startswith("sfctr-rows-")]
+        assert names == ["checkpoints", "last", "metrics.jsonl", "run.toml"]
+    assert [path.name for path in run.dir.glob("sfctr-rows-*")] == []
+
+
+@pytest.mark.parametrize("disk", [None, "elsewhere/rows"])
+def test_a_run_can_be_used_where_its_place_for_rows_cannot_be_written(planted, schema, disk, monkeypatch):
+    tiers = Tiers(disk=disk)
+    fit(planted(500), schema, TABLES, model="fm", run_dir="run", tiers=tiers, **QUICK).close()
+    shutil.rmtree("elsewhere", ignore_errors=True)
+    if disk is None:
+        monkeypatch.setattr(os, "access", lambda path, mode: False)  # as in a directory that is read alone
+    with Run.load("run") as run:
+        assert run.predict(planted(10)).num_rows == 10
+        assert list(run.dir.glob("sfctr-rows-*")) == [] and not Path("elsewhere").exists()
 
 
 def test_the_run_file_that_is_left_trains_the_same_model_again(planted, schema, tmp_path):

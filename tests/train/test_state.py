@@ -197,3 +197,18 @@ def test_checkpoints_are_due_by_steps_and_by_minutes_and_never_twice_at_a_step()
     assert due.at(2)
     due.saved(2)
     assert not due.at(3)
+
+
+def test_a_clock_that_jumps_neither_ends_checkpoints_nor_makes_one_due_at_every_step():
+    now = [1000.0]
+    due = Due(Checkpoints(every_minutes=1), lambda: now[0])
+    now[0] += 1e6
+    assert due.at(1)
+    due.saved(1)
+    assert not due.at(2)
+    now[0] -= 1e6
+    assert not due.at(3)
+    now[0] += 59
+    assert not due.at(4)
+    now[0] += 1
+    assert due.at(5)

@@ -65,7 +65,7 @@ class Ready(Rows):
             weight = None if b.weight is None else b.weight[rows]
             yield Rows(batch_of(b.dense["x"][rows], b.labels[rows], b.label_mask[rows], weight))
 
-    def step(self, optimizer, *, clip=None, lr_factor=1.0):
+    def step(self, optimizer, *, clip=None, lr_factor=1.0, check=False):
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip)
         optimizer.step()

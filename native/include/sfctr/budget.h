@@ -1,4 +1,5 @@
-// Bytes of RAM that the groups of one store share: frames with what is kept about them, and indexes.
+// Bytes of RAM that the groups of one store share: frames with what is kept about them, indexes, and the disk's
+// buffers.
 #pragma once
 
 #include <atomic>
@@ -39,7 +40,7 @@ class Budget {
 
   std::uint64_t limit() const { return limit_; }
   bool bounded() const { return limit_ != kUnbounded; }
-  std::uint64_t used() const { return frames_.load() + index_.load(); }
+  std::uint64_t used() const { return frames_.load() + index_.load() + buffers_.load(); }
   std::uint64_t frame_bytes() const { return frames_.load(); }
   std::uint64_t index_bytes() const { return index_.load(); }
   bool is_over() const { return used() > limit_; }
@@ -57,13 +58,21 @@ class Budget {
   void give_frame(std::uint64_t bytes) {
     if (bounded()) frames_ -= bytes;
   }
-  // Frames have had to go for keys. From now on they leave a sixty-fourth of the limit to keys, so that it is long until
-  // they have to go again.
+  // Frames have had to go for keys. From now on they leave a sixty-fourth of the limit to keys, so that it is long
+  // until they have to go again.
   void spare_for_keys() { spare_ = limit_ / 64; }
   std::uint64_t spare() const { return spare_; }
   // Keys go in whatever frames take: frames are given back for them (RowGroup::plan).
   void take_keys(std::uint64_t num_keys) { index_ += num_keys * kIndexBytes; }
   void give_keys(std::uint64_t num_keys) { index_ -= num_keys * kIndexBytes; }
+  // Takes bytes for buffers, for which frames will have to go; returns how many: none where they were more than an
+  // eighth of the limit, and come on top of it.
+  std::uint64_t take_buffers(std::uint64_t bytes) {
+    if (!bounded() || bytes > limit_ / 8) return 0;
+    buffers_ += bytes;
+    return bytes;
+  }
+  void give_buffers(std::uint64_t bytes) { buffers_ -= bytes; }
   // Throws IndexOutgrown where so many more keys would need more than the limit by themselves.
   void require_index(std::uint64_t num_more_keys) const {
     const std::uint64_t needed = index_.load() + num_more_keys * kIndexBytes;
@@ -72,7 +81,7 @@ class Budget {
 
  private:
   const std::uint64_t limit_;
-  std::atomic<std::uint64_t> frames_{0}, index_{0}, spare_{0};
+  std::atomic<std::uint64_t> frames_{0}, index_{0}, buffers_{0}, spare_{0};
 };
 
 }  // namespace sfctr

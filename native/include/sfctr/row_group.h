@@ -535,7 +535,8 @@ class RowGroup {
   std::unique_ptr<Members> members_;  // none where no table has a membership rule
   std::vector<NativeTable> tables_;   // 2 * num_tables()
   Frames frames_;
-  std::unique_ptr<RowLog> log_;  // from the first eviction on
+  std::unique_ptr<RowLog> log_;     // from the first eviction on
+  std::uint64_t buffer_bytes_ = 0;  // of the log, that the budget has counted
   NextUses next_uses_;
   std::unique_ptr<DeviceLines> lines_;  // null: rows are trained in RAM
   KeptRows kept_;

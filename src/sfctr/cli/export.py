@@ -23,14 +23,14 @@ def export(
     """
     from sfctr.export import export_rows
     from sfctr.train import Run
-    from sfctr.train.run import open_saved, open_store
+    from sfctr.train.run import open_saved, open_trained
 
     if not rows:
         with Run.load(run, which) as trained:
             paths = trained.export(out)
     else:
         saved = open_saved(run, which)
-        with open_store(saved.run, run) as store:
+        with open_trained(saved.run, run) as store:
             saved.load_rows(store)
             paths = export_rows(store, saved.run.schema, out, strings=saved.strings())
     print(*paths, sep="\n")

@@ -34,11 +34,11 @@ def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") 
         inspect_delta(run)
         return
     from sfctr.train.log import read_log
-    from sfctr.train.run import open_saved, open_store
+    from sfctr.train.run import open_saved, open_trained
     from sfctr.train.run_dir import METRICS_FILE
 
     saved = open_saved(run, which)
-    with open_store(saved.run, run) as store:
+    with open_trained(saved.run, run) as store:
         saved.load_rows(store)
         print(table_text([("model", saved.run.model.name), ("from", str(saved.directory)), *_progress(saved.facts)]))
         print()

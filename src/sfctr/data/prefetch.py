@@ -1,6 +1,7 @@
 """Work done ahead in threads: in order, within bounds, ending with its consumer and carrying exceptions to it.
 
-Whoever iterates owns the threads: when the iterator is exhausted, closed or dropped, they have ended before it returns.
+Whoever iterates owns the threads: when the iterator is exhausted, closed or dropped, they have ended before it returns;
+but one that hangs in the work itself is left there after a while, which is said.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from threading import Condition, Thread
 from typing import Generic, TypeVar
+
+from sfctr.telemetry import notice
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long a thread that reads is waited for."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -87,7 +93,9 @@ def ahead(make: Callable[[], Generator[T | None, None, None]], depth: int) -> Ge
         yield from channel
     finally:
         channel.leave()
-        thread.join()
+        thread.join(CLOSE_TIMEOUT_S)
+        if thread.is_alive():
+            notice(f"reading has not ended for {CLOSE_TIMEOUT_S:g} s since it was asked to: it is left where it hangs")
 
 
 def mapped(function: Callable[[T], R], items: Iterable[T], threads: int) -> Generator[R, None, None]:

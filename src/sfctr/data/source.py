@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from inspect import GEN_RUNNING, getgeneratorstate
 from types import TracebackType
 from typing import Self
 from weakref import WeakSet
@@ -112,7 +113,8 @@ class Source:
             return
         self._closed = True
         for batches in list(self._under_way):
-            batches.close()
+            if getgeneratorstate(batches) != GEN_RUNNING:  # a thread hangs in it, and was left
+                batches.close()
         if self._store is not None:
             self._store.close()
             self._store = None

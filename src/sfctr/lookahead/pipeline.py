@@ -7,7 +7,8 @@ At most `window` batches are in the pipeline, read but not yet handed out. The p
 there is a device tier, there. It waits where batches that are ready or in training hold the room it needs, and goes on
 when one of them ends: so the window shrinks by itself to what the tiers can hold. Whatever either thread raises reaches
 the consumer in its place in the order. close() ends both threads and discards, oldest first, every batch that was not
-handed out.
+handed out. A reader that hangs in the batches' own code cannot be ended: after a while it is left there, which is said,
+and if it ever comes back it ends without touching the store.
 
 Spans are numbered by the step that their batch will be, if none before it is discarded. Both threads record into the
 recorder of whoever made the pipeline.
@@ -24,6 +25,9 @@ from typing import Any
 from sfctr import _native
 from sfctr.store import Store
 from sfctr.telemetry import notice, span
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long close() waits for a reader that is in the batches' own code."""
 
 Prepared = tuple[Any, tuple[_native.WorkingSet, ...]]
 """A batch of any kind, and its working sets."""
@@ -50,6 +54,7 @@ class Pipeline:
         self._num_read = self._num_placed = self._num_given = store.steps
         self._stop = self._read_all = self._planned_all = False
         self._error: BaseException | None = None
+        self._hangs = False
         self._threads: list[threading.Thread] = []
         if window > 0:
             for name, work in (("reader", self._read), ("planner", self._plan)):
@@ -84,8 +89,7 @@ class Pipeline:
         with self._changed:
             self._stop = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        self._join()
         waiting = [*self._ready, *([self._planning] if self._planning else []), *self._known]
         for _, working_sets in waiting:
             self._store.discard(working_sets)
@@ -93,14 +97,24 @@ class Pipeline:
         self._known.clear()
         self._planning = None
         close = getattr(self._batches, "close", None)
-        if close is not None:
+        if close is not None and not self._hangs:
             close()
+
+    def _join(self) -> None:
+        for thread, timeout_s in zip(self._threads, (CLOSE_TIMEOUT_S, None), strict=False):
+            thread.join(timeout_s)
+        self._hangs = any(thread.is_alive() for thread in self._threads)
+        if self._hangs:
+            notice(
+                f"the reader has not given a batch for {CLOSE_TIMEOUT_S:g} s since it was asked to end: it is left"
+                " where it hangs, and its files stay open"
+            )
 
     def _next_batch(self) -> Prepared | None:
         self._num_read += 1
         with span("read", step=self._num_read):
             batch = next(self._batches, None)
-        if batch is None:
+        if batch is None or self._stop:
             return None
         with span("unique", step=self._num_read):
             return batch, self._unique(batch)

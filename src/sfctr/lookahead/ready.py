@@ -91,15 +91,21 @@ class Ready(RowRange):
                 yield RowRange(self._reader, self._whole, self._working_sets, begin, end)
 
     def step(
-        self, optimizer: torch.optim.Optimizer | None, *, clip: float | None = None, lr_factor: float = 1.0
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        clip: float | None = None,
+        lr_factor: float = 1.0,
+        check: bool = False,
     ) -> float | None:
         """Clip dense and sparse gradients together, step the dense optimizer, update exactly the working set's rows.
 
         clip: bound on the norm of all gradients; they are scaled by clip / norm where it is exceeded.
         lr_factor: multiplies the learning rate of every table (the dense optimizer's is the caller's).
+        check: refuse gradients that are not finite without `clip`, too.
         Returns the norm before clipping, or None without `clip`. Dense gradients are set to None afterwards.
-        Raises ModelError where the norm is asked for and not finite, and ConfigError where the optimizer lacks
-        parameters of a dense table; the batch then stays open, and no weight has changed.
+        Raises ModelError where the norm is to be known or checked and not finite, and ConfigError where the optimizer
+        lacks parameters of a dense table; the batch then stays open, and no weight has changed.
         """
         self._must_be_open()
         if clip is not None and not clip > 0:
@@ -108,7 +114,7 @@ class Ready(RowRange):
         with span("update", step=self.number + 1), torch.no_grad():
             for table in self._store.dense_tables.values():
                 table.add_l2_gradient()
-            norm, scale = self._clip(optimizer, clip)
+            norm, scale = self._clip(optimizer, clip, check=check)
             if optimizer is not None:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
@@ -119,24 +125,40 @@ class Ready(RowRange):
                 self._on_end()
         return norm
 
-    def _clip(self, optimizer: torch.optim.Optimizer | None, clip: float | None) -> tuple[float | None, float]:
-        if clip is None:
-            return None, 1.0
+    def _clip(
+        self, optimizer: torch.optim.Optimizer | None, clip: float | None, *, check: bool
+    ) -> tuple[float | None, float]:
         gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
-        squares = [float(g.double().square().sum()) for g in gradients]
-        for group, working_set in zip(self._store.groups, self._working_sets, strict=True):
-            squares.append(group.grad_norm_squared(working_set))
-        norm = math.sqrt(math.fsum(squares))
-        if not math.isfinite(norm):
-            raise ModelError(
-                f"the norm of the gradients is {norm} at step {self.number + 1}, and nothing of that step was applied;"
-                " lower the learning rates, or standardize big numbers"
-            )
+        if clip is None:
+            if check and not self._sum_is_finite(gradients):
+                self._norm(gradients)
+            return None, 1.0
+        norm = self._norm(gradients)
         scale = clip / norm if norm > clip else 1.0
         if scale != 1.0:
             for gradient in gradients:
                 gradient.mul_(scale)
         return norm, scale
+
+    def _sum_is_finite(self, gradients: Sequence[Tensor]) -> bool:
+        """Where it is, all gradients are. It costs a fraction of the norm."""
+        sums = [float(gradient.sum()) for gradient in gradients]
+        return math.isfinite(sum(sums) + sum(self._row_squares()))
+
+    def _norm(self, gradients: Sequence[Tensor]) -> float:
+        squares = [float(g.double().square().sum()) for g in gradients]
+        norm = math.sqrt(math.fsum((*squares, *self._row_squares())))
+        if not math.isfinite(norm):
+            raise ModelError(
+                f"the norm of the gradients is {norm} at step {self.number + 1}, and nothing of that step was applied;"
+                " lower the learning rates, or standardize big numbers"
+            )
+        return norm
+
+    def _row_squares(self) -> list[float]:
+        """Of each group, the squared norm of the gradients of its rows."""
+        pairs = zip(self._store.groups, self._working_sets, strict=True)
+        return [group.grad_norm_squared(working_set) for group, working_set in pairs]
 
     def _must_train_dense_tables(self, optimizer: torch.optim.Optimizer | None) -> None:
         trained = {id(parameter) for parameter in _parameters(optimizer)}

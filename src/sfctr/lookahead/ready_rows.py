@@ -50,12 +50,17 @@ class ReadyRows:
         return self._ready.is_open
 
     def step(
-        self, optimizer: torch.optim.Optimizer | None, *, clip: float | None = None, lr_factor: float = 1.0
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        clip: float | None = None,
+        lr_factor: float = 1.0,
+        check: bool = False,
     ) -> float | None:
         """As Ready.step(). Raises ModelError, and the batch stays open, where announced ids were not read."""
         for table, columns in self._ids.columns.items():
             self._require_all_read(table, columns)
-        return self._ready.step(optimizer, clip=clip, lr_factor=lr_factor)
+        return self._ready.step(optimizer, clip=clip, lr_factor=lr_factor, check=check)
 
     def discard(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """As Ready.discard()."""

@@ -165,7 +165,8 @@ class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     device: int | str | None = None
     """Bytes, or text such as "2GB", of the cache of rows on the accelerator (on a CPU: a simulated one); None: none."""
     ram: int | str | None = None
-    """Bytes, or text, that rows, index and the disk's buffers may take; None: half of what the machine has left."""
+    """Bytes, or text, that rows, index and the disk's buffers may take (a few MB of buffers come on top of less than
+    some 64 MB); None: half of what the machine has left."""
     disk: str | bool | None = None
     """Directory for rows that RAM has no room for; None or true: the run's own; false: none may leave RAM."""
     policy: Literal["lru", "lfu"] = "lru"

@@ -40,7 +40,10 @@ def settled(run: RunFile, model: nn.Module | None = None) -> RunFile:
 
     Raises ConfigError where its options do not fit.
     """
-    run = checked(run).with_preset()
+    given = checked(run)
+    run = given.with_preset()
+    if run != given:
+        notice(f'preset "{run.preset}": train.window = {run.train.window}, tiers.policy = "{run.tiers.policy}"')
     check_run(run)
     chosen = run.model.name if model is None else model
     tables = default_tables(chosen, run.schema, run.tables)

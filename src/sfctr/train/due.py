@@ -9,7 +9,10 @@ from sfctr.spec.runfile import Checkpoints
 
 
 class Due:
-    """Tells when a checkpoint is due, by steps and by minutes."""
+    """Tells when a checkpoint is due, by steps and by minutes.
+
+    A clock that jumps ahead makes one due; one that jumps back has the minutes begin anew.
+    """
 
     def __init__(self, options: Checkpoints, now: Callable[[], float] = monotonic) -> None:
         self._options, self._now = options, now
@@ -20,8 +23,9 @@ class Due:
         if step == self.saved_at:
             return False
         by_steps = self._options.every_steps is not None and step % self._options.every_steps == 0
-        minutes = self._options.every_minutes
-        return by_steps or (minutes > 0 and self._now() - self._last >= 60 * minutes)
+        minutes, now = self._options.every_minutes, self._now()
+        self._last = min(self._last, now)
+        return by_steps or (minutes > 0 and now - self._last >= 60 * minutes)
 
     def saved(self, step: int) -> None:
         """A checkpoint of `step` is there, or being written."""

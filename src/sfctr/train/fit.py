@@ -16,7 +16,7 @@ from torch import nn
 
 from sfctr.checkpoint import Checkpoint
 from sfctr.data import Source
-from sfctr.spec.errors import ConfigError, SfctrError, Terminated
+from sfctr.spec.errors import ConfigError
 from sfctr.spec.runfile import Checkpoints, Export, Model, Preset, RunFile
 from sfctr.spec.schema import Schema
 from sfctr.spec.tables import Table, Tiers
@@ -158,7 +158,7 @@ def _begin(run: RunFile, source: Source, store: Store, progress: ProgressLine, s
 def _train(trainer: Trainer, run_dir: Path, progress: ProgressLine) -> None:
     try:
         trainer.run()
-    except (KeyboardInterrupt, Terminated, SfctrError):
+    except BaseException:
         if (run_dir / "last").exists():
             progress.say(f'stopped after step {trainer.step}; Run.load("{run_dir}", "last") has the model so far')
         raise

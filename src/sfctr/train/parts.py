@@ -37,7 +37,12 @@ class Step(Part, Protocol):
 
     def micro_batches(self, count: int) -> Iterator[Part]: ...
     def step(
-        self, optimizer: torch.optim.Optimizer | None, *, clip: float | None = None, lr_factor: float = 1.0
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        clip: float | None = None,
+        lr_factor: float = 1.0,
+        check: bool = False,
     ) -> float | None: ...
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: Any) -> None: ...

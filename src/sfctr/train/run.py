@@ -78,7 +78,7 @@ class Run:
                 f"{directory}: this run's model was given as an object of {run.model.name}; give one like it, as"
                 " Run.load(run_dir, model=...)"
             )
-        store = open_store(run, directory)
+        store = open_trained(run, directory)
         try:
             saved.load_rows(store)
             module = build_run_model(run) if model is None else model
@@ -231,6 +231,15 @@ def open_store(run: RunFile, directory: Path | None = None) -> Store:
         threads=train.threads,
         directory=directory,
     )
+
+
+def open_trained(run: RunFile, directory: Path) -> Store:
+    """The same for a run that was trained, perhaps elsewhere: where its place for rows cannot be written, they go to a
+    temporary directory."""
+    place = run.tiers.disk if isinstance(run.tiers.disk, str) else directory
+    if run.tiers.disk is False or os.access(place, os.W_OK):
+        return open_store(run, directory)
+    return open_store(msgspec.structs.replace(run, tiers=msgspec.structs.replace(run.tiers, disk=None)))
 
 
 def build_run_model(run: RunFile) -> nn.Module:

@@ -1,7 +1,8 @@
 """The loop: scores, loss, gradients, step; evaluation when it is due; the best and the last model kept.
 
 One thread. The model, the store's rows and the optimizer change in `learn` alone, one whole step at a time: whatever
-ends a run (its length, early stopping, an interrupt, bad data) ends it between two steps, and the last model is kept.
+ends a run (its length, early stopping, an interrupt, bad data, a bug in a model) ends it between two steps, and the
+last model is kept; but for what comes out of an update itself, which may be half done.
 An evaluation changes nothing until it is done. So between two steps `state` is all that the loop needs to go on, and
 checkpoints are taken there; `whole()` marks what must not be cut in two.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
+from inspect import GEN_RUNNING, getgeneratorstate
 from time import monotonic
 from typing import Any
 
@@ -20,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfctr.spec.errors import DataError, ModelError, SfctrError, Terminated
+from sfctr.spec.errors import DataError, ModelError, SfctrError
 from sfctr.spec.runfile import Checkpoints, Train
 from sfctr.telemetry import current, notice, span
 
@@ -72,7 +74,7 @@ class Trainer:
         self._best_step: int | None = None
         self._last_auc: float | None = None
         self._facts: dict[str, Any] = {}
-        self._seconds, self._is_whole = 0.0, True
+        self._seconds, self._is_whole, self._is_updating = 0.0, True, False
         self._saved: tuple[int, int] | None = None
         """Step of the newest checkpoint, and of the last evaluation in it."""
         if start is not None:
@@ -81,7 +83,7 @@ class Trainer:
             parts.deltas.restore(State() if start is None else start.part("deltas"))
 
     def run(self) -> None:
-        """Train to the end. An interrupt or a user's error is raised on, after what was learnt is kept."""
+        """Train to the end. Whatever ends it before is raised on, after what was learnt is kept."""
         options = self.options
         with (
             numerics(
@@ -103,8 +105,8 @@ class Trainer:
                     self.checkpoint()
                 self.save("last")
                 self.checkpoint_written()
-            except (KeyboardInterrupt, Terminated, SfctrError):
-                if self.step:
+            except BaseException:
+                if self.step and not self._is_updating:
                     self._keep_what_was_learnt()
                 raise
             finally:
@@ -146,8 +148,12 @@ class Trainer:
     def ready_batches(self) -> Generator[Step, None, None]:
         if self.finished:
             return
-        with closing(self.parts.source.batches(self.epoch - 1, start_row=self.epoch_rows)) as batches:
+        batches = self.parts.source.batches(self.epoch - 1, start_row=self.epoch_rows)
+        try:
             yield from self.parts.lookahead(batches)
+        finally:
+            if getgeneratorstate(batches) != GEN_RUNNING:  # look-ahead has left a reader that hangs in it
+                batches.close()
         if self.epoch_rows == 0:
             raise DataError("the training data have no rows", remedy="check data.train, and the split")
 
@@ -168,18 +174,34 @@ class Trainer:
         """One step: gradients of the loss over the whole batch, then every parameter and every row of the batch."""
         options = self.options
         seed_step(options.seed, self.step, options.device)
-        before = [buffer.clone() for buffer in self.model.buffers()]
-        loss = self.backward(ready)
-        if not math.isfinite(loss):
-            self._refuse(loss, before)
-        set_lr(self.parts.optimizer, options.optimizer.lr * self.lr_factor)
-        ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor)
+        with self.all_or_nothing():
+            loss = self.backward(ready)
+            self._require_finite(loss)
+            set_lr(self.parts.optimizer, options.optimizer.lr * self.lr_factor)
+            self._is_updating = True
+            ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor, check=True)
+            self._is_updating = False
         self.step += 1
         self.rows += ready.size
         self.epoch_rows += ready.size
         self.parts.progress.advance(ready.size, loss, self._last_auc)
         if self.step % LOG_EVERY == 0:
             self.log_stretch()
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Gradients and running statistics are as before where a step is not applied."""
+        before = [buffer.clone() for buffer in self.model.buffers()]
+        try:
+            yield
+        except BaseException as error:
+            self._is_updating &= not isinstance(error, ModelError)  # a step that is refused has changed nothing
+            if not self._is_updating:
+                if self.parts.optimizer is not None:
+                    self.parts.optimizer.zero_grad()
+                for buffer, value in zip(self.model.buffers(), before, strict=True):
+                    buffer.copy_(value)
+            raise
 
     def backward(self, ready: Step) -> float:
         """Loss of the batch, its gradients added to parameters and rows, in as many parts as asked for."""
@@ -274,15 +296,19 @@ class Trainer:
             self.parts.checkpoint.wait()
 
     def _keep_what_was_learnt(self) -> None:
-        """The checkpoint first, and on disk: whoever asked the process to end may not wait for the rest."""
+        """The checkpoint first, and on disk: whoever asked the process to end may not wait for the rest. What fails is
+        said, so that what ended the run is raised."""
         with self.interrupts.held():
             try:
                 if self._is_whole:
                     self.checkpoint()
                 self.checkpoint_written()
-            except SfctrError as error:
-                notice(f"no checkpoint could be kept at step {self.step:,}: {error}")
-            self.save("last")
+            except Exception as error:
+                notice(f"no checkpoint could be kept at step {self.step:,}: {_words(error)}")
+            try:
+                self.save("last")
+            except Exception as error:
+                notice(f"the last model could not be kept at step {self.step:,}: {_words(error)}")
 
     def state(self) -> State:
         """All that the loop needs to go on, beside rows, model, optimizer and generators. Between two steps."""
@@ -352,16 +378,17 @@ class Trainer:
         seconds = monotonic() - self._began
         return {"lr_factor": self.lr_factor, "rows_per_s": self.rows / max(seconds, 1e-9), "seconds": seconds}
 
-    def _refuse(self, loss: float, buffers: list[Tensor]) -> None:
-        """Raise for a loss that is no number; gradients and running statistics are as before the step."""
-        if self.parts.optimizer is not None:
-            self.parts.optimizer.zero_grad()
-        for buffer, value in zip(self.model.buffers(), buffers, strict=True):
-            buffer.copy_(value)
-        raise ModelError(
-            f"the loss is {loss} at step {self.step + 1} (epoch {self.epoch}), and nothing of that step was applied;"
-            " lower the learning rates (train.optimizer.lr and the tables'), set train.clip, or standardize big numbers"
-        )
+    def _require_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise ModelError(
+                f"the loss is {loss} at step {self.step + 1} (epoch {self.epoch}), and nothing of that step was"
+                " applied; lower the learning rates (train.optimizer.lr and the tables'), set train.clip, or"
+                " standardize big numbers"
+            )
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, SfctrError) else f"{type(error).__name__}: {error}"
 
 
 def _summary(line: Line) -> str:

@@ -121,6 +121,7 @@ def test_a_run_that_began_from_another_goes_on_as_any_run(first, monkeypatch):
         "restore": first,
         "valid": clicks(2),
         "evaluate_every": 2,
+        "min_delta": 1.0,  # the first evaluation is the best
         "epochs": 2,
         "schedule": Schedule(decay="linear"),
         "checkpoint": Checkpoints(every_steps=2, keep=1),
@@ -130,13 +131,12 @@ def test_a_run_that_began_from_another_goes_on_as_any_run(first, monkeypatch):
         StopAt(patch, 5)
         with pytest.raises(Terminated):
             train("stopped", clicks(1), **options)
-    assert [path.name for path in Path("stopped/checkpoints").iterdir()][-1] == "step-000000000021"
+    assert max(path.name for path in Path("stopped/checkpoints").iterdir()) == "step-000000000021"
     train("stopped", clicks(1), resume=True, **options).close()
     assert differences(end_of("stopped"), end_of("whole")) == []
-    best = end_of("whole")["trainer"]["loop"]["best_step"]
-    assert best < 16
     assert sorted(path.name for path in Path("whole/checkpoints").iterdir()) == [
-        f"step-{n:012}" for n in (16 + best, 32)
+        "step-000000000018",
+        "step-000000000032",
     ]
 
 

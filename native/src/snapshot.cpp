@@ -87,12 +87,12 @@ void RowGroup::begin_snapshot(bool full) {
   std::lock_guard lock(mutex_);
   drain();
   if (kept_.is_open()) throw std::runtime_error("a snapshot is under way; end it first");
-  if (!full && (tracking_.is_unsaved || tracking_.gone.is_lost())) {
-    throw std::runtime_error("there is no snapshot that this one could follow; it must be full");
-  }
   require_between_steps();
   begin_tracking();
   let_stale_go();
+  if (!full && (tracking_.is_unsaved || tracking_.gone.is_lost())) {
+    throw std::runtime_error("there is no snapshot that this one could follow; it must be full");
+  }
   frames_.retag(full ? RowTags::kRow : RowTags::kChanged, RowTags::kChanged | RowTags::kPending, RowTags::kPending);
   tracking_.locations.begin(full);
   tracking_.tombstones = tracking_.gone.take();

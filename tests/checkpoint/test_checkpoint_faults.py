@@ -89,14 +89,34 @@ def test_rows_that_cannot_be_read_back_are_named_and_training_is_let_go_on(tmp_p
     run.close()
 
 
-def test_a_failed_write_is_raised_once_by_the_next_save(tmp_path):
+def test_after_a_failed_write_the_next_save_is_tried_and_says_so(tmp_path, caplog):
     run = SmallRun()
     run.train(1)
     with Checkpointer(tmp_path / "c", SnapshotTwin(run.store), disk=RecordingDisk(3)) as checkpointer:
         checkpointer.save(run.state())
-        with pytest.raises(CheckpointError, match="by the test"):
-            checkpointer.save(run.state())
         checkpointer.save(run.state())
+        checkpointer.wait()
+        assert checkpointer.last_saved is not None and checkpointer.last_saved.kind == "full"
+    assert "by the test" in caplog.text and "the next one is being tried" in caplog.text
+    run.close()
+
+
+def test_two_failed_writes_in_a_row_are_raised(tmp_path, monkeypatch):
+    run = SmallRun()
+    run.train(1)
+
+    def refuse(*_args):
+        raise OSError(errno.ENOSPC, "no space, says the test")
+
+    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+        with monkeypatch.context() as patched:
+            patched.setattr("sfctr.checkpoint.writer.write_checkpoint", refuse)
+            checkpointer.save(run.state())
+            checkpointer.save(run.state())
+            with pytest.raises(CheckpointError, match="no space, says the test"):
+                checkpointer.save(run.state())
+        checkpointer.save(run.state())
+    assert CheckpointDirectory(tmp_path / "c").steps() == [1]
     run.close()
 
 

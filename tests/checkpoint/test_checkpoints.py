@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import numpy as np
@@ -11,8 +12,8 @@ import torch
 from small_run import SmallRun, SnapshotTwin, Watched
 
 import sfctr
-from sfctr.checkpoint import CheckpointDirectory, Checkpointer, open_checkpoint, rows_file
-from sfctr.spec.errors import CheckpointError
+from sfctr.checkpoint import CheckpointDirectory, Checkpointer, open_checkpoint, require_savable, rows_file
+from sfctr.spec.errors import CheckpointError, ModelError
 from sfctr.telemetry import Recorder
 
 
@@ -268,3 +269,44 @@ def test_a_store_of_other_tables_is_refused(tmp_path):
     run.close()
     with sfctr.Store(small_run.TABLES[1:]) as other, pytest.raises(CheckpointError, match="rows of other tables"):
         open_checkpoint(tmp_path / "c" / "step-000000000001").load_store(other)
+
+
+def test_a_buffer_that_is_not_persistent_comes_back(tmp_path):
+    run, again = SmallRun(), SmallRun()
+    for each, value in ((run, 3.0), (again, 0.0)):
+        each.model.register_buffer("seen", torch.tensor([value]), persistent=False)
+    run.train(1)
+    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+        checkpointer.save(run.state())
+    open_checkpoint(tmp_path / "c" / "step-000000000001").load_model(again.model)
+    assert again.model.seen.tolist() == [3.0]
+    run.close(), again.close()
+
+
+def test_what_no_checkpoint_could_hold_is_refused_before_training():
+    class Extra(torch.nn.Linear):
+        def get_extra_state(self):
+            return {"a": 1}
+
+    run = SmallRun()
+    require_savable(run.model, run.store, run.optimizer)
+    with pytest.raises(ModelError, match=r"its state has '_extra_state', a dict, and only tensors are saved"):
+        require_savable(Extra(1, 1), run.store, None)
+    run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+    with pytest.raises(CheckpointError, match=r"shape \(3,\) that belongs neither"):
+        require_savable(run.model, run.store, run.optimizer)
+    run.close()
+
+
+def test_one_of_a_newer_release_is_neither_passed_over_nor_removed(tmp_path):
+    run = SmallRun()
+    with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
+        for _ in range(2):
+            run.train(1)
+            checkpointer.save(run.state())
+    directory = CheckpointDirectory(tmp_path / "c")
+    manifest = directory.of_step(directory.steps()[-1]) / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 2}))
+    with pytest.raises(CheckpointError, match=r"version 2 was found .* use the release that wrote"):
+        directory.newest()
+    run.close()

@@ -201,15 +201,23 @@ def test_a_model_that_draws_numbers_goes_on_drawing(monkeypatch):
 
 @pytest.mark.usefixtures("data")
 def test_a_run_that_has_ended_says_so_and_goes_on_for_more_epochs(caplog):
-    run = run_of(epochs=1, evaluate_every=None)
+    schedule = Schedule(warmup_steps=3, decay="cosine", decay_steps=STEPS)
+    run = run_of(epochs=1, evaluate_every=None, schedule=schedule)
     trained(run, "run")
     before = end_of("run")
     with Recorder():
         go_on(run, "run")
     assert "run: the run has ended, at step 8, and nothing is left to train" in caplog.text
     assert differences(end_of("run"), before) == []
-    go_on(run_of(epochs=3, evaluate_every=None), "run")
+    go_on(run_of(epochs=3, evaluate_every=None, schedule=schedule), "run")
     assert end_of("run")["trainer"]["loop"]["step"] == STEPS
+
+
+@pytest.mark.usefixtures("data")
+def test_a_length_that_the_learning_rates_follow_cannot_change():
+    trained(run_of(epochs=1), "run")
+    with pytest.raises(ConfigError, match=r"train.epochs is 3 and was 1 in the run that is to go on"):
+        go_on(run_of(epochs=3), "run")
 
 
 @pytest.mark.usefixtures("data")

@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from sfctr.spec.errors import ConfigError
+from sfctr.spec.tables import Table
+from sfctr.store import Store
 from sfctr.telemetry import Recorder
 from sfctr.train.run_dir import claimed, next_run_dir
 
@@ -112,10 +114,29 @@ def test_a_run_that_was_being_replaced_when_the_process_was_killed_is_back(tmp_p
         assert (tmp_path / "checkpoints").exists()
 
 
-def test_rows_that_a_killed_process_left_there_are_taken_away(tmp_path):
+@pytest.mark.parametrize("moved", [["run.toml"], ["run.toml", "metrics.jsonl", "best"]])
+def test_one_that_was_half_moved_is_whole_again(tmp_path, moved):
+    for name in ("run.toml", "metrics.jsonl", "best", "last", "checkpoints"):
+        home = tmp_path / ".replaced" if name in moved else tmp_path
+        home.mkdir(exist_ok=True)
+        (home / name).write_text(name)
+    with claimed(tmp_path, resume=True):
+        assert sorted(os.listdir(tmp_path)) == ["best", "checkpoints", "last", "lock", "metrics.jsonl", "run.toml"]
+
+
+def test_rows_of_a_store_that_is_open_stay_and_those_of_a_killed_one_go(tmp_path):
     (tmp_path / "sfctr-rows-0123" / "group-0").mkdir(parents=True)
-    with claimed(tmp_path):
-        assert os.listdir(tmp_path) == ["lock"]
+    with Store([Table("item")], directory=tmp_path):
+        [rows] = tmp_path.glob("sfctr-rows-*")
+        with claimed(tmp_path):
+            assert rows.exists() and rows.name != "sfctr-rows-0123"
+
+
+def test_the_names_of_directories_that_are_made_are_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("sfctr.train.run_dir.sync_directory", synced.append)
+    with claimed(tmp_path / "runs" / "a"):
+        assert synced == [tmp_path / "runs", tmp_path]
 
 
 def test_new_runs_are_numbered(tmp_path):

@@ -1,6 +1,7 @@
 """Saves everything needed to go on, and loads it again."""
 
 from .capture import TrainingState
+from .dense import require_savable
 from .directory import CheckpointDirectory, Newest
 from .loading import Checkpoint, open_checkpoint
 from .restore import Item, Restore, compare
@@ -20,5 +21,6 @@ __all__ = [
     "compare",
     "open_checkpoint",
     "open_model",
+    "require_savable",
     "save_model",
 ]

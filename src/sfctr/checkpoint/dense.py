@@ -1,4 +1,5 @@
-"""The dense part by name: "model.<name>" of the model's state, "table.<table>.weight" and ".linear" of dense tables,
+"""The dense part by name: "model.<name>" of the model's state, "buffer.<name>" of buffers that are no part of it (not
+persistent), "table.<table>.weight" and ".linear" of dense tables,
 "optimizer.<parameter>.<field>" of the optimizer's state for a parameter of either.
 """
 
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfctr.spec.errors import CheckpointError
+from sfctr.spec.errors import CheckpointError, ModelError
 from sfctr.store import Store
 
 Optimizer = torch.optim.Optimizer
@@ -21,8 +22,31 @@ Fields = dict[str, dict[str, Any]]
 
 def model_tensors(model: nn.Module, store: Store) -> dict[str, Tensor]:
     """They share memory with the model and the dense tables."""
-    named = {f"model.{name}": value for name, value in model.state_dict().items()}
+    state = model.state_dict()
+    named = {f"model.{name}": value for name, value in state.items()}
+    named |= {f"buffer.{name}": value for name, value in model.named_buffers() if name not in state}
     return named | {f"table.{name}": value for name, value in store.dense_state().items()}
+
+
+def require_savable(model: nn.Module, store: Store, optimizer: Optimizer | None) -> None:
+    """Raise ModelError or CheckpointError for a state that no checkpoint could hold, before a step is trained."""
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise ModelError(
+                f"model {type(model).__name__}: its state has '{name}', a {type(value).__name__}, and only tensors are"
+                " saved; make it a buffer"
+            )
+    names = parameter_names(model, store)
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]) if optimizer else ():
+        _require_named(parameter, names)
+
+
+@torch.no_grad()
+def load_buffers(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Those that are no part of the model's state_dict; `tensors` by names without "buffer."."""
+    for name, buffer in model.named_buffers():
+        if name in tensors and buffer.shape == tensors[name].shape:
+            buffer.copy_(tensors[name])
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -47,13 +71,17 @@ def optimizer_fields(optimizer: Optimizer | None, names: Mapping[int, str]) -> F
     """Raises CheckpointError for a parameter that is neither the model's nor a dense table's."""
     found: Fields = {}
     for parameter, fields in {} if optimizer is None else optimizer.state.items():
-        if id(parameter) not in names:
-            raise CheckpointError(
-                f"the optimizer trains a parameter of shape {tuple(parameter.shape)} that belongs neither to the model"
-                " nor to a dense table, so it cannot be saved; make it a parameter of the model"
-            )
+        _require_named(parameter, names)
         found[names[id(parameter)]] = {field: value for field, value in fields.items() if value is not None}
     return found
+
+
+def _require_named(parameter: Tensor, names: Mapping[int, str]) -> None:
+    if id(parameter) not in names:
+        raise CheckpointError(
+            f"the optimizer trains a parameter of shape {tuple(parameter.shape)} that belongs neither to the model"
+            " nor to a dense table, so it cannot be saved; make it a parameter of the model"
+        )
 
 
 def split_fields(fields: Fields) -> tuple[dict[str, Tensor], Fields]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from sfctr.spec.errors import CheckpointError
 
 from .disk import Disk, remove_tree
-from .manifest import check_files, read_manifest
+from .manifest import check_files, is_of_another_version, read_manifest
 
 _STEP = re.compile(r"step-(\d{12})(\.new|\.old)?")
 
@@ -33,6 +33,7 @@ class CheckpointDirectory:
 
     def __init__(self, path: Path, disk: Disk | None = None) -> None:
         self.path, self.disk = path, disk or Disk()
+        self._is_named = False  # for good, as far as this process knows
 
     def of_step(self, step: int) -> Path:
         return self.path / f"step-{step:012}"
@@ -42,7 +43,10 @@ class CheckpointDirectory:
         return sorted(step for step, ending in self._found() if not ending)
 
     def newest(self) -> Newest:
-        """The newest one whose files are all as they were written; reads all of them."""
+        """The newest one whose files are all as they were written; reads all of them.
+
+        Raises CheckpointError for one of another version: it may be sound, and newer than all others.
+        """
         skipped: list[str] = []
         whole = [(-step, ending) for step, ending in self._found() if ending != ".new"]
         for step, ending in sorted(whole):
@@ -50,6 +54,8 @@ class CheckpointDirectory:
             try:
                 check_files(path, read_manifest(path).files)
             except CheckpointError as error:
+                if is_of_another_version(path):
+                    raise
                 skipped.append(str(error))
             else:
                 return Newest(path=path, skipped=tuple(skipped))
@@ -75,7 +81,9 @@ class CheckpointDirectory:
         """An empty directory to write the checkpoint in."""
         if not self.path.is_dir():
             self.disk.make_directory(self.path)
+        if not self._is_named:
             self.disk.sync_directory(self.path.parent)
+            self._is_named = True
         beside = self._named(step, ".new")
         if beside.exists():
             remove_tree(self.disk, beside)

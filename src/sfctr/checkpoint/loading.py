@@ -20,7 +20,7 @@ from sfctr.spec.runfile_text import decode_run_file
 from sfctr.spec.tables import Table
 from sfctr.store import Store
 
-from .dense import join_fields, parameter_names, restore_optimizer
+from .dense import join_fields, load_buffers, parameter_names, restore_optimizer
 from .layout import layout_of
 from .load_rows import load_rows
 from .manifest import Manifest, check_file, check_files, read_manifest, read_text
@@ -129,6 +129,7 @@ class Checkpoint:
     def load_model(self, model: nn.Module) -> None:
         """Raises CheckpointError where the module's parameters differ from what was saved."""
         _load(model, self._tensors("model."), self.restore, "model.", self.directory)
+        load_buffers(model, self._tensors("buffer."))
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer | None, model: nn.Module, store: Store) -> None:
         """What the optimizer keeps of each parameter; its options are those it was made with."""

@@ -78,6 +78,14 @@ def read_manifest(directory: Path) -> Manifest:
         raise CheckpointError(f"{path}: the checkpoint is damaged ({error})") from None
 
 
+def is_of_another_version(directory: Path) -> bool:
+    try:
+        plain = json.loads((directory / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(plain, dict) and plain.get("format") == FORMAT and plain.get("version") != VERSION
+
+
 def check_files(directory: Path, files: dict[str, FileFacts]) -> None:
     """Read all of them. Raises CheckpointError for the first that is not as it was written."""
     for name, facts in files.items():

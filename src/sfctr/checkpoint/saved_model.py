@@ -39,7 +39,7 @@ from sfctr.spec.runfile_text import decode_run_file, render_run_file
 from sfctr.spec.tables import Table
 from sfctr.store import RowBlock, Store
 
-from .dense import copies, model_tensors
+from .dense import copies, load_buffers, model_tensors
 from .disk import FileFacts
 from .manifest import check_files, crc32_of, read_text
 from .parts import membership_parts, read_clock, read_strings, read_waiting, stored, string_parts
@@ -173,6 +173,7 @@ class SavedModel:
             raise CheckpointError(
                 f"{self.directory}: the saved model does not fit {type(model).__name__}: {words}"
             ) from None
+        load_buffers(model, {k[len("buffer.") :]: v for k, v in self._dense().items() if k.startswith("buffer.")})
 
     def strings(self) -> dict[str, dict[int, str]]:
         """Table -> key -> text of hashed keys, for tables that keep it."""

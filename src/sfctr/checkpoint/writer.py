@@ -2,8 +2,8 @@
 
 save() copies the dense part and begins a snapshot of the rows; that is the pause. The thread then takes the rows block
 by block, of all groups in turn, since an update may wait for it where the snapshot's bound on memory is reached: it
-never waits for training. What fails there is raised by the next save(), wait() or close(), and the next checkpoint has
-all rows; those written before stay as they are.
+never waits for training. What fails there is raised by wait() and close(); the next save() says it and tries again,
+with all rows, and only where two have failed in a row it raises. Those written before stay as they are.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Checkpointer:
         self._base = None if base is None else Base(path=base, manifest=read_manifest(base))
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._has_failed_before = False
         self.last_saved: Saved | None = None
         with _named(directory):
             self._directory.recover()
@@ -79,11 +80,12 @@ class Checkpointer:
     def save(self, state: TrainingState, *, skip_if_busy: bool = False) -> bool:
         """Take the run as it is now, between two steps; False where one is being written and this one is skipped.
 
-        Else waits for that one. Raises CheckpointError where it failed, or where this one cannot begin.
+        Else waits for that one. Raises CheckpointError where it and the one before failed, or this one cannot begin.
         """
         if skip_if_busy and self.is_busy:
             return False
-        self.wait()
+        self._join()
+        self._go_on_after_one_failure()
         began = perf_counter()
         path = self._directory.of_step(state.store.steps)
         with span("checkpoint", step=state.store.steps), _named(path):
@@ -103,12 +105,24 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Until nothing is being written. Raises CheckpointError where that failed."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._join()
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _go_on_after_one_failure(self) -> None:
+        """A disk that was full may have room again."""
+        error, self._error = self._error, None
+        if error is not None and self._has_failed_before:
+            raise error
+        self._has_failed_before = error is not None
+        if error is not None:
+            notice(f"{error}; the next one is being tried")
 
     def close(self) -> None:
         """The same. Calling it again does nothing."""

@@ -11,6 +11,7 @@ docs/format/export.md says it in full.
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +73,10 @@ def export_model(
 
 def save_program(program: torch.export.ExportedProgram, out: Path) -> Path:
     part, path = out / f".part.{MODEL_FILE}", out / MODEL_FILE
+    packed = io.BytesIO()  # torch's own writer ends the process where a disk is full
+    torch.export.save(program, packed)
     with writing(path):
-        torch.export.save(program, part)
+        part.write_bytes(packed.getbuffer())
         part.replace(path)
     return path
 

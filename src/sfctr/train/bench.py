@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 import torch
 from torch import nn
 
-from sfctr.checkpoint import Checkpoint, Checkpointer, TrainingState, save_model
+from sfctr.checkpoint import Checkpoint, Checkpointer, TrainingState, require_savable, save_model
 from sfctr.data import Source
 from sfctr.export import Deltas, Trained
 from sfctr.spec.errors import writing
@@ -25,7 +26,7 @@ from .log import Log
 from .parts import Parts
 from .progress import ProgressLine
 from .run import reading_options
-from .run_dir import DELTAS, METRICS_FILE, RUN_FILE
+from .run_dir import DELTAS, METRICS_FILE, RUN_FILE, sync_directory
 from .scoring import Labels, evaluate_source, features_with_texts
 from .state import State
 from .trainer import Trainer
@@ -58,6 +59,7 @@ class Bench:
         found: has the model and its moments, and where the loop stopped, if it goes on from there.
         """
         parts, start = self._parts(progress), None
+        require_savable(self.module, self.store, parts.optimizer)
         if found is not None:
             found.load_model(self.module)
             found.load_optimizer(parts.optimizer, self.module, self.store)
@@ -127,8 +129,12 @@ class Bench:
             self.log.restore(start.part("log"))
         beside = self.run_dir / f"{RUN_FILE}.new"
         with writing(self.run_dir / RUN_FILE):
-            beside.write_text(render_run_file(self.run), encoding="utf-8")
+            with beside.open("w", encoding="utf-8") as file:
+                file.write(render_run_file(self.run))
+                file.flush()
+                os.fsync(file.fileno())
             beside.rename(self.run_dir / RUN_FILE)
+            sync_directory(self.run_dir)
 
 
 class _Checkpoints:

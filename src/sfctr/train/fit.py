@@ -126,7 +126,8 @@ def train_run(
     resume: go on from the newest checkpoint there; restore, allow: begin from another run's; see fit.
     overwrite: replace the run that is there.
     Raises ConfigError where `run_dir` holds a run already, and any SfctrError that the run causes; what was trained
-    until then is kept as the last model and a checkpoint. Raises Terminated, a SystemExit, after SIGTERM.
+    until then is kept as the last model, and as a checkpoint where it ended between two steps. Raises Terminated, a
+    SystemExit, after SIGTERM.
     """
     with claimed(run_dir, resume=resume, overwrite=overwrite), ExitStack() as stack:
         origin = None if restore is None else Origin.open(restore, allow)

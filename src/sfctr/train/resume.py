@@ -29,6 +29,8 @@ MAY_CHANGE = (
     *("train.epochs", "train.max_steps", "train.threads", "train.window"),
 )
 """Options that a run may go on with others of: they decide how long it takes, and no number of a step."""
+_LENGTHS = ("train.epochs", "train.max_steps")
+"""Which do decide numbers where the learning rates fall until the end of the run."""
 
 
 def find_start(run: RunFile, run_dir: Path, model: nn.Module | None) -> tuple[RunFile, Checkpoint | None]:
@@ -44,14 +46,14 @@ def find_start(run: RunFile, run_dir: Path, model: nn.Module | None) -> tuple[Ru
         return continued(found.run, run, model), found
     notice(f"{run_dir}: there is no checkpoint to go on from; training begins anew")
     if file.exists():
-        return continued(decode_run_file(file.read_text(), str(file)), run, model), None
+        return continued(decode_run_file(file.read_text(encoding="utf-8"), str(file)), run, model), None
     return settled(run, model), None
 
 
 def continued(saved: RunFile, asked: RunFile, model: nn.Module | None = None) -> RunFile:
     """The saved run with what may change as asked for. Raises ConfigError naming what may not, and is other."""
     asked = settled(_decided(asked, saved), model)
-    changed = [path for path in differences(saved, asked) if not _may_change(path[0])]
+    changed = [path for path in differences(saved, asked) if not _may_change(path[0], saved)]
     if changed:
         path, was, now = changed[0]
         more = f", nor can {', '.join(path for path, _, _ in changed[1:])}" if changed[1:] else ""
@@ -84,7 +86,10 @@ def differences(saved: Any, asked: Any, path: str = "") -> Iterator[tuple[str, s
         yield path, _words(saved), _words(asked)
 
 
-def _may_change(path: str) -> bool:
+def _may_change(path: str, saved: RunFile) -> bool:
+    schedule = saved.train.schedule
+    if path in _LENGTHS and schedule.decay in ("linear", "cosine") and not schedule.decay_steps:
+        return False  # the decay ends with the run
     return any(path == option or path.startswith(f"{option}.") for option in MAY_CHANGE)
 
 

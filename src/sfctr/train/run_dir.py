@@ -38,7 +38,7 @@ def claimed(run_dir: Path, *, resume: bool = False, overwrite: bool = False) -> 
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"{run_dir} is a file and must be a directory; choose another (--run DIR, or run_dir=)")
     with writing(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
+        _make(run_dir)
     try:
         with _locked(run_dir), _in_place(run_dir, resume=resume, overwrite=overwrite):
             yield
@@ -46,6 +46,23 @@ def claimed(run_dir: Path, *, resume: bool = False, overwrite: bool = False) -> 
         with suppress(OSError):  # not empty
             run_dir.rmdir()
         raise
+
+
+def _make(run_dir: Path) -> None:
+    """With its parents, whose names then outlive a loss of power."""
+    made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+    run_dir.mkdir(parents=True, exist_ok=True)
+    for path in made:
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Have the names in it on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def next_run_dir(name: str, parent: Path = Path("runs")) -> Path:
@@ -60,20 +77,20 @@ def next_run_dir(name: str, parent: Path = Path("runs")) -> Path:
 @contextmanager
 def _in_place(run_dir: Path, *, resume: bool, overwrite: bool) -> Iterator[None]:
     aside = run_dir / ".replaced"
-    if aside.exists() and not _holds(run_dir, _OWNED):  # the process that replaced it was killed before it began
-        _move(aside, run_dir)
+    if aside.exists() and not (run_dir / RUN_FILE).exists():  # the process that replaced it was killed before it began
+        _move_back(aside, run_dir)
     is_new = not _holds(run_dir, _OWNED)
     if not (is_new or resume or overwrite):
         raise ConfigError(
             f"{run_dir} already holds a run; choose another directory (--run DIR, or run_dir= in Python), go on with it"
             " (--resume, or resume=True), or remove it"
         )
-    for rows in run_dir.glob("sfctr-rows-*"):  # of a process that was killed
-        shutil.rmtree(rows, ignore_errors=True)
     shutil.rmtree(aside, ignore_errors=True)
     if overwrite and not is_new:
         aside.mkdir()
-        _move(run_dir, aside)
+        for name in _OWNED:  # the run file first, and back last: where it is tells whose directory it is
+            if (run_dir / name).exists():
+                (run_dir / name).rename(aside / name)
     try:
         yield
     except BaseException:
@@ -82,7 +99,7 @@ def _in_place(run_dir: Path, *, resume: bool, overwrite: bool) -> Iterator[None]
         raise
     finally:
         if aside.exists() and not (run_dir / RUN_FILE).exists():
-            _move(aside, run_dir)
+            _move_back(aside, run_dir)
         shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -98,10 +115,13 @@ def _holds(directory: Path, names: tuple[str, ...]) -> bool:
     return any((directory / name).exists() for name in names)
 
 
-def _move(source: Path, target: Path) -> None:
-    for name in _OWNED:
-        if (source / name).exists():
-            (source / name).rename(target / name)
+def _move_back(aside: Path, run_dir: Path) -> None:
+    for name in reversed(_OWNED):
+        if not (aside / name).exists():
+            continue
+        if (run_dir / name).is_dir():  # of a run that did not begin
+            shutil.rmtree(run_dir / name)
+        (aside / name).rename(run_dir / name)
 
 
 @contextmanager

@@ -276,7 +276,7 @@ class Trainer:
         """Save all that the run needs to go on from here; it is written while the run does."""
         now = self.step, self._evaluated_at
         if self.parts.checkpoint is not None and self._saved != now:
-            with self.whole():
+            with self.interrupts.held():
                 self.parts.checkpoint.save(self.state(), self._best_step)
                 self._saved = now
                 self._due.saved(self.step)

@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from sfctr.spec.errors import ConfigError
+from sfctr.spec.tables import Table
+from sfctr.store import Store
 from sfctr.telemetry import Recorder
 from sfctr.train.run_dir import claimed, next_run_dir
 
@@ -116,6 +118,13 @@ def test_rows_that_a_killed_process_left_there_are_taken_away(tmp_path):
     (tmp_path / "sfctr-rows-0123" / "group-0").mkdir(parents=True)
     with claimed(tmp_path):
         assert os.listdir(tmp_path) == ["lock"]
+
+
+def test_rows_of_another_store_that_is_in_use_there_stay(tmp_path):
+    """Such as that of who evaluates the run while it goes on."""
+    with Store([Table("item", dim=1)], directory=tmp_path) as store, claimed(tmp_path):
+        [rows] = tmp_path.glob("sfctr-rows-*")
+        assert rows.exists() and store.num_rows("item") == 0
 
 
 def test_new_runs_are_numbered(tmp_path):

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sfctr.spec.errors import ConfigError, writing
+from sfctr.store import remove_left
 from sfctr.telemetry import notice
 
 RUN_FILE, METRICS_FILE, CHECKPOINTS = "run.toml", "metrics.jsonl", "checkpoints"
@@ -67,8 +68,7 @@ def _in_place(run_dir: Path, *, resume: bool, overwrite: bool) -> Iterator[None]
             f"{run_dir} already holds a run; choose another directory (--run DIR, or run_dir= in Python), go on with it"
             " (--resume, or resume=True), or remove it"
         )
-    for rows in run_dir.glob("sfctr-rows-*"):  # of a process that was killed
-        shutil.rmtree(rows, ignore_errors=True)
+    remove_left(run_dir)  # it may have had rows here, and have them elsewhere from now on
     shutil.rmtree(aside, ignore_errors=True)
     if overwrite and not is_new:
         aside.mkdir()

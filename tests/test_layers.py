@@ -31,8 +31,9 @@ RESERVED: dict[str, set[str]] = {
 }
 ONLY: dict[str, set[str]] = {
     "verify/reference": {"spec", "data", "models", "verify.outcome", "verify.reference"},
-    "export/reader": {"spec", "data", "export.files", "export.scores"},
+    "export/reader": {"spec", "data", "export.files", "export.keys", "export.scores"},
     "export/files": {"spec"},
+    "export/keys": {"spec"},
     "export/scores": {"spec"},
 }
 """Files, by how their path begins, that may know less of sfctr than their folder's row allows, and what that is."""

@@ -103,7 +103,8 @@ void RowGroup::mark_unsent(std::size_t native_table, std::span<const std::uint64
                            std::span<const std::uint64_t> gone) {
   std::lock_guard lock(mutex_);
   drain();
-  require_followed();
+  require_between_steps();
+  if (!tracking_.is_followed) throw std::runtime_error("mark what is there as sent first");
   Index& index = table(native_table).index;
   for (const std::uint64_t key : rows) {
     const std::uint32_t* const slot = index.slot_of(key);

@@ -18,7 +18,7 @@ from sfctr.spec.errors import (
     SfctrError,
 )
 from sfctr.spec.optim import FTRL, SGD, Adagrad, Adam, AdamW, Plateau, RowWiseAdagrad, Schedule
-from sfctr.spec.runfile import Checkpoints
+from sfctr.spec.runfile import Checkpoints, Export
 from sfctr.spec.schema import Bag, Bucket, Categorical, Cross, Dense, Schema, Sequence, TimeColumn, TimePart
 from sfctr.spec.tables import Normal, Table, Tiers, Uniform
 
@@ -50,6 +50,7 @@ __all__ = [
     "DataError",
     "Dense",
     "DiskError",
+    "Export",
     "Lookahead",
     "ModelError",
     "Normal",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sfctr.spec.errors import ConfigError, SchemaError
 from sfctr.spec.optim import FTRL, SGD, Adagrad, Adam, AdamW, Plateau, RowWiseAdagrad, Schedule
-from sfctr.spec.runfile import Checkpoints, Data, Model, RunFile, Train
+from sfctr.spec.runfile import Checkpoints, Data, Export, Model, RunFile, Train
 from sfctr.spec.runfile_text import checked, decode_run_file, render_run_file
 from sfctr.spec.schema import Bag, Bucket, Categorical, Cross, Dense, Schema, Sequence, TimeColumn, TimePart
 from sfctr.spec.tables import Normal, Table, Tiers, Uniform
@@ -321,7 +321,11 @@ FEATURES = {
         serve_as=maybe(st.integers(-(2**63), 2**64 - 1) | TEXTS | st.booleans()),
     ),
     "bucket": lambda name: st.builds(
-        Bucket, st.just(name), boundaries=st.sets(NUMBERS, min_size=1, max_size=4).map(sorted).map(tuple)
+        Bucket,
+        st.just(name),
+        boundaries=st.sets(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=4)
+        .map(sorted)
+        .map(tuple),
     ),
     "time_part": lambda name: st.builds(
         TimePart, st.just(name), part=st.sampled_from(["hour", "weekday"]), column=TEXTS, format=maybe(TEXTS)
@@ -400,6 +404,7 @@ RUNS = st.builds(
         keep=COUNTS,
         full_every=COUNTS,
     ),
+    export=st.builds(Export, delta_every=maybe(COUNTS)),
     tiers=st.builds(
         Tiers,
         device=maybe(COUNTS),

@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from stopped_run import differences, end_of, run_of, write_data
 
+from sfctr.export import apply_deltas
+from sfctr.spec.runfile import Export
 from sfctr.spec.runfile_text import render_run_file
+from sfctr.train import Run
 
 LIVES = """
 # Forks a process for each life, so that torch is loaded once; argv: seed, kills.
@@ -58,7 +62,7 @@ print(json.dumps(runs))
 def test_ten_kills_at_random_moments_change_no_bit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_data()
-    Path("run.toml").write_text(render_run_file(run_of()))
+    Path("run.toml").write_text(render_run_file(msgspec.structs.replace(run_of(), export=Export(delta_every=3))))
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     command = [sys.executable, "-c", LIVES, str(seed), "10"]
@@ -69,3 +73,16 @@ def test_ten_kills_at_random_moments_change_no_bit(tmp_path, monkeypatch):
     for run_dir in killed:
         assert differences(end_of(run_dir), end_of(whole)) == []
         assert not list(Path(run_dir, "checkpoints").glob("*.new"))
+        assert base_and_deltas(run_dir) == full(run_dir)
+
+
+def base_and_deltas(run_dir: str) -> dict[str, bytes]:
+    base, deltas = Path(run_dir, "deltas", "base"), sorted(Path(run_dir, "deltas").glob("0*"))
+    apply_deltas(base, deltas, Path("applied"))
+    return {path.name: path.read_bytes() for path in Path("applied").glob("*.p*")}
+
+
+def full(run_dir: str) -> dict[str, bytes]:
+    with Run.load(run_dir, "last") as run:
+        run.export("full")
+    return {path.name: path.read_bytes() for path in Path("full").glob("*.p*")}

@@ -16,7 +16,6 @@ It is complete or absent: written beside, synced and renamed. Where an older one
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from sfctr.data.whole_directory import beside, put_in_place, sync_all
 from sfctr.spec.batch import F32
 from sfctr.spec.errors import CheckpointError
 from sfctr.spec.runfile import RunFile
@@ -63,15 +63,14 @@ def save_model(
     facts: plain data kept in the manifest (step, metrics, ...). strings: table -> key -> text of its hashed keys.
     Raises CheckpointError where the disk refuses.
     """
-    beside = directory.with_name(directory.name + ".new")
+    written = directory.with_name(f"{directory.name}.new")
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        _write(beside, run, store, model, strings or {})
-        _write_manifest(beside, facts, store)
-        _swap(beside, directory)
+        written = beside(directory)
+        _write(written, run, store, model, strings or {})
+        _write_manifest(written, facts, store)
+        put_in_place(written, directory)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(written, ignore_errors=True)
         why = getattr(error, "strerror", None) or error
         raise CheckpointError(
             f"{directory}: the model could not be saved ({why}); what was saved before is intact,"
@@ -134,28 +133,7 @@ def _write_manifest(directory: Path, facts: Mapping[str, Any], store: Store) -> 
     manifest["files"] = files
     path = directory / "manifest.json"
     path.write_text(json.dumps(manifest, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    for each in (*(directory / name for name in files), path):
-        _sync(each)
-    for each in (*(p for p in directory.rglob("*") if p.is_dir()), directory):
-        _sync(each)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _swap(beside: Path, directory: Path) -> None:
-    old = directory.with_name(directory.name + ".old")
-    if directory.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        directory.rename(old)
-    beside.rename(directory)
-    _sync(directory.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    sync_all(directory)
 
 
 @dataclass(frozen=True, kw_only=True)

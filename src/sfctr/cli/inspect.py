@@ -1,4 +1,4 @@
-"""`sfctr inspect`: what a run, or one of its checkpoints, holds."""
+"""`sfctr inspect`: what a run, or one of its checkpoints or deltas, holds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from sfctr.spec.tables import Table
 
 from .inspect_checkpoint import inspect_checkpoint, is_checkpoint
+from .inspect_delta import inspect_delta, is_delta
 from .metrics import metrics_text
 from .score import RUN, WHICH, Which
 from .text import size_text, table_text
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
 
 
 def inspect(run: Annotated[Path, RUN], which: Annotated[Which, WHICH] = "best") -> None:
-    """Show what a run, or one of its checkpoints, holds.
+    """Show what a run, or one of its checkpoints or deltas, holds.
 
     Its model, tables, rows and sizes, which keys have come and gone, what moved between RAM and disk and what bound the
     whole run, and the metrics of the last evaluation before the model was saved. Of a checkpoint, a directory such as
-    RUN/checkpoints/step-000000000400, its rows and its files, each checked.
+    RUN/checkpoints/step-000000000400, its rows and its files, each checked; of a delta, such as RUN/deltas/000001,
+    what it follows and changes.
     """
     if is_checkpoint(run):
         inspect_checkpoint(run)
+        return
+    if is_delta(run):
+        inspect_delta(run)
         return
     from sfctr.train.log import read_log
     from sfctr.train.run import open_saved, open_trained

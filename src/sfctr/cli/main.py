@@ -21,6 +21,7 @@ from sfctr import __version__
 from sfctr.spec.errors import SfctrError, Terminated
 from sfctr.telemetry import Recorder
 
+from .apply import apply
 from .export import export
 from .init import init
 from .inspect import inspect
@@ -40,7 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (init, train, evaluate, predict, export, inspect, trace, verify, synth, fetch):
+for _command in (init, train, evaluate, predict, export, apply, inspect, trace, verify, synth, fetch):
     app.command()(_command)
 
 

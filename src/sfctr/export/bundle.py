@@ -11,10 +11,11 @@ docs/format/export.md says it in full.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -24,55 +25,62 @@ from sfctr.spec.runfile import RunFile
 from sfctr.spec.struct_tree import to_plain
 from sfctr.store import Store
 
-from .files import FACTS_FILE, FORMAT, MODEL_FILE, VERSION, crc32_of
+from .chain import Chain
+from .files import FACTS_FILE, FORMAT, MODEL_FILE, VERSION, facts_of, write_facts
 from .rows import export_rows
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What is exported. labels: those that the model gives a logit each for. log_odds_shift: added to every logit when
+    scoring. strings: table -> key -> text of hashed keys, where it was kept."""
+
+    run: RunFile
+    store: Store
+    model: nn.Module
+    labels: Sequence[str]
+    log_odds_shift: float
+    strings: Mapping[str, Mapping[int, str]]
+
+
 def export_model(
-    out: Path,
-    *,
-    run: RunFile,
-    store: Store,
-    model: nn.Module,
-    labels: Sequence[str],
-    log_odds_shift: float,
-    strings: Mapping[str, Mapping[int, str]] | None = None,
+    out: Path, trained: Trained, *, chain: Chain | None = None, program: torch.export.ExportedProgram | None = None
 ) -> list[Path]:
     """Write a model and its rows into the directory `out` (made if needed); returns the paths.
 
-    labels: those that the model gives a logit each for. log_odds_shift: added to every logit when scoring.
+    chain: what deltas follow it by. program: of the model, where it was made already.
     Raises ModelError where torch.export cannot take the model, and what export_rows raises.
     """
-    inputs = inputs_of(run.schema, run.tables)
-    program = _program(model, inputs)
+    run = trained.run
+    program = program or program_of(trained)
     (out / FACTS_FILE).unlink(missing_ok=True)
-    paths = export_rows(store, run.schema, out, strings=strings)
-    part = out / f".{MODEL_FILE}.part"
-    with writing(out / MODEL_FILE):
-        torch.export.save(program, part)
-        part.replace(out / MODEL_FILE)
-    paths.append(out / MODEL_FILE)
+    paths = export_rows(trained.store, run.schema, out, strings=trained.strings)
+    paths.append(save_program(program, out))
     facts = {
         "format": FORMAT,
         "version": VERSION,
         "schema": to_plain(run.schema, "schema"),
         "tables": [to_plain(table, f"tables.{table.name}") for table in run.tables],
         "data": to_plain(run.data, "data"),
-        "labels": list(labels),
-        "log_odds_shift": log_odds_shift,
+        "labels": list(trained.labels),
+        "log_odds_shift": trained.log_odds_shift,
         "autocast": run.train.autocast,
-        "files": {path.name: {"bytes": path.stat().st_size, "crc32": crc32_of(path)} for path in paths},
+        "files": msgspec.to_builtins(facts_of(paths)),
     }
-    with writing(out / FACTS_FILE):
-        part = out / f".{FACTS_FILE}.part"
-        part.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        part.replace(out / FACTS_FILE)
-    return [*paths, out / FACTS_FILE]
+    return [*paths, write_facts(out, facts if chain is None else {**facts, "chain": msgspec.to_builtins(chain)})]
 
 
-def _program(model: nn.Module, inputs: Sequence[Input]) -> torch.export.ExportedProgram:
-    """The model in evaluation mode, for batches of any size from two on."""
-    features = _example(inputs, 3)
+def save_program(program: torch.export.ExportedProgram, out: Path) -> Path:
+    part, path = out / f".part.{MODEL_FILE}", out / MODEL_FILE
+    with writing(path):
+        torch.export.save(program, part)
+        part.replace(path)
+    return path
+
+
+def program_of(trained: Trained) -> torch.export.ExportedProgram:
+    """The model in evaluation mode, for batches of any size from two on. Raises ModelError."""
+    model, features = trained.model, _example(inputs_of(trained.run.schema, trained.run.tables), 3)
     batch = torch.export.Dim("batch", min=2)
     try:
         with torch.no_grad():

@@ -7,7 +7,6 @@ All rows are held in memory. It is a plain second implementation of what feature
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -23,41 +22,21 @@ from torch import Tensor
 from sfctr.data import open_source
 from sfctr.data.keys import bucket_numbers
 from sfctr.spec.batch import F32, I64, U64, Batch, Bools, Keys
-from sfctr.spec.errors import CheckpointError
 from sfctr.spec.runfile import Data
 from sfctr.spec.schema import Bag, KeyedFeature, Schema
 from sfctr.spec.schema import Sequence as SequenceFeature
 from sfctr.spec.struct_tree import build
 from sfctr.spec.tables import Table
 
-from .files import FACTS_FILE, FORMAT, MODEL_FILE, VERSION, crc32_of, rows_file
+from .files import MODEL_FILE, read_facts, rows_file
+from .keys import keys_of
 from .scores import score_schema, score_table
 
 
 def load_export(directory: str | Path) -> ExportedModel:
     """The model that `sfctr export` or Run.export wrote. Raises CheckpointError where it is not whole, or damaged."""
     folder = Path(directory)
-    try:
-        facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{folder}: there is no whole export ({FACTS_FILE} is missing); write one with 'sfctr export RUN --out DIR'"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / FACTS_FILE}: the export is damaged ({error})") from None
-    if not isinstance(facts, dict) or (facts.get("format"), facts.get("version")) != (FORMAT, VERSION):
-        raise CheckpointError(
-            f"{folder / FACTS_FILE}: this is no '{FORMAT}' of version {VERSION}; use the release that wrote it"
-        )
-    for name, what in facts["files"].items():
-        _check(folder / name, what["bytes"], what["crc32"])
-    return ExportedModel(folder, facts)
-
-
-def _check(path: Path, size: int, crc32: int) -> None:
-    found = path.stat().st_size if path.exists() else None
-    if found != size or crc32_of(path) != crc32:
-        raise CheckpointError(f"{path}: the file is {'missing' if found is None else 'damaged'}; export the run again")
+    return ExportedModel(folder, read_facts(folder))
 
 
 class ExportedModel:
@@ -157,7 +136,7 @@ class _Rows:
         self._buckets = table.buckets
         rows = pq.read_table(path)
         nulls = rows["key"].is_null().to_numpy()
-        keys = _keys_of(rows["hash" if "hash" in rows.schema.names else "key"], nulls)
+        keys = keys_of(rows)
         order = np.argsort(keys[~nulls])
         self._keys: U64 = keys[~nulls][order]
         vectors = _matrix(rows, "vector", table.dim)
@@ -173,12 +152,6 @@ class _Rows:
         is_there = self._keys[np.minimum(at, count - 1)] == wanted if count else np.zeros(wanted.size, bool)
         found = np.where(is_there, at, count + 1)
         return found if keys.nulls is None else np.where(keys.nulls != 0, count, found)
-
-
-def _keys_of(column: pa.ChunkedArray, nulls: Bools) -> U64:
-    values: Any = column.fill_null(False if pa.types.is_boolean(column.type) else 0).to_numpy()
-    keys: U64 = values.astype(np.int64).view(np.uint64) if values.dtype.kind in "ib" else values.astype(np.uint64)
-    return keys
 
 
 def _matrix(rows: pa.Table, name: str, width: int) -> F32:

@@ -6,11 +6,13 @@ hash    uint64, where keys are text: what the text is hashed to
 vector  list of float32, where the table has vectors
 linear  float32, where the table has first-order weights
 rare    bool, for tables with unseen = "rare": True for the row that keys without one read as (its key is null)
+
+The bytes of a file follow from its rows alone, whatever blocks they came in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,55 +42,82 @@ def export_rows(
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file and a directory is needed to export into")
     types = key_type_of_table(schema)
-    return [
-        _export_table(store, table, types[name], out, (strings or {}).get(name)) for name, table in store.tables.items()
-    ]
+    paths = []
+    for name, table in store.tables.items():
+        if types[name] == "string" and table.buckets is None and name not in (strings or {}):
+            notice(f"table '{name}': keys are exported as 64-bit hashes; keep_strings = true keeps their text")
+        columns = Columns(table, types[name], (strings or {}).get(name))
+        paths.append(out / rows_file(name))
+        write_rows(paths[-1], table, columns.schema, map(columns.of, store.rows(name)))
+    return paths
 
 
-def _export_table(store: Store, table: Table, key_type: str, out: Path, texts: Mapping[int, str] | None) -> Path:
-    if table.buckets is not None or table.dense:
-        key_type, texts = "int64", None
-    elif key_type == "string" and texts is None:
-        notice(f"table '{table.name}': keys are exported as 64-bit hashes; keep_strings = true keeps their text")
-        key_type = "uint64"
-    path = out / rows_file(table.name)
-    fields = [pa.field("key", _TYPES[key_type])]
-    if key_type == "string":
-        fields.append(pa.field("hash", pa.uint64()))
-    if table.dim:
-        fields.append(pa.field("vector", pa.list_(pa.float32())))
-    if table.linear is not None:
-        fields.append(pa.field("linear", pa.float32()))
-    if table.unseen == "rare":
-        fields.append(pa.field("rare", pa.bool_()))
-    arrow_schema = pa.schema(fields)
-    with WholeParquet(path, arrow_schema) as writer:
-        for block in store.rows(table.name):
-            columns = [_keys(block.keys, block.nulls, key_type, texts), *_values(block, table)]
-            if key_type == "string":
-                columns.insert(1, pa.array(block.keys, mask=block.nulls))
-            writer.write(pa.Table.from_arrays(columns, schema=arrow_schema))
-    return path
+class Columns:
+    """How the rows of a table look to others: `schema`, and blocks of rows in it.
+
+    key_type: of the data's column. texts: key -> text of hashed keys, where it was kept.
+    """
+
+    def __init__(self, table: Table, key_type: str, texts: Mapping[int, str] | None) -> None:
+        if table.buckets is not None or table.dense:
+            key_type = "int64"
+        elif key_type == "string" and texts is None:
+            key_type = "uint64"
+        self._table, self._key_type, self._texts = table, key_type, texts
+        fields = [pa.field("key", _TYPES[key_type])]
+        if key_type == "string":
+            fields.append(pa.field("hash", pa.uint64()))
+        if table.dim:
+            fields.append(pa.field("vector", pa.list_(pa.float32())))
+        if table.linear is not None:
+            fields.append(pa.field("linear", pa.float32()))
+        if table.unseen == "rare":
+            fields.append(pa.field("rare", pa.bool_()))
+        self.schema = pa.schema(fields)
+
+    def of(self, block: RowBlock) -> pa.Table:
+        columns = {**self.keys(block.keys, block.nulls), **_values(block, self._table)}
+        return pa.Table.from_pydict(columns, schema=self.schema)
+
+    def keys(self, keys: U64, nulls: Bools) -> dict[str, pa.Array]:
+        """The columns that say whose rows they are."""
+        if self._key_type != "string":
+            values = {"int64": keys.view(np.int64), "uint64": keys, "bool": keys.astype(np.bool_)}[self._key_type]
+            return {"key": pa.array(values, mask=nulls)}
+        assert self._texts is not None
+        texts = [None if n else self._texts[key] for key, n in zip(keys.tolist(), nulls.tolist(), strict=True)]
+        return {"key": pa.array(texts, pa.string()), "hash": pa.array(keys, mask=nulls)}
 
 
-def _keys(keys: U64, nulls: Bools, key_type: str, texts: Mapping[int, str] | None) -> pa.Array:
-    if key_type == "string":
-        assert texts is not None
-        return pa.array(
-            [None if null else texts[key] for key, null in zip(keys.tolist(), nulls.tolist(), strict=True)], pa.string()
-        )
-    values = {"int64": keys.view(np.int64), "uint64": keys, "bool": keys.astype(np.bool_)}[key_type]
-    return pa.array(values, mask=nulls)
-
-
-def _values(block: RowBlock, table: Table) -> list[pa.Array]:
-    columns = []
+def _values(block: RowBlock, table: Table) -> dict[str, pa.Array]:
+    columns = {}
     if table.dim:
         offsets = np.arange(block.keys.size + 1, dtype=np.int32) * table.dim
         flat = np.ascontiguousarray(block.vectors).reshape(-1)
-        columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)))
+        columns["vector"] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
     if block.linear is not None:
-        columns.append(pa.array(np.ascontiguousarray(block.linear)))
+        columns["linear"] = pa.array(np.ascontiguousarray(block.linear))
     if table.unseen == "rare":
-        columns.append(pa.array(block.nulls & (block.keys == RARE_KEY)))
+        columns["rare"] = pa.array(block.nulls & (block.keys == RARE_KEY))
     return columns
+
+
+def write_rows(path: Path, table: Table, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
+    """A file of such rows, complete or absent. Raises as export_rows."""
+    with WholeParquet(path, schema) as writer:
+        for rows in _regrouped(parts, max(64, min(65536, (8 << 20) // (4 * table.dim + 16)))):
+            writer.write(rows)
+
+
+def _regrouped(parts: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+    """The same rows, `size` at a time and each column in one piece: row groups and pages are then always the same."""
+    held: list[pa.Table] = []
+    for part in parts:
+        held.append(part)
+        while sum(rows.num_rows for rows in held) >= size:
+            rows = pa.concat_tables(held)
+            yield rows.slice(0, size).combine_chunks()
+            held = [rows.slice(size)]
+    rest = pa.concat_tables(held) if held else None
+    if rest is not None and rest.num_rows:
+        yield rest.combine_chunks()

@@ -171,6 +171,18 @@ class Checkpoints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ConfigError(f"checkpoint.every_minutes is {self.every_minutes!r} and must be at least 0")
 
 
+class Export(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is written for others while a run trains; changes no number."""
+
+    delta_every: int | None = None
+    """Steps between deltas, in RUN/deltas: rows changed and removed since the one before. The first is a base with all
+    rows, the last is written at the end; training stands still for each. None: there are none."""
+
+    def __post_init__(self) -> None:
+        if self.delta_every is not None:
+            check_fixed(self.delta_every, 1, "export.delta_every")
+
+
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole run."""
 
@@ -191,6 +203,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Where rows may sit and how much they may take."""
     checkpoint: Checkpoints = Checkpoints()
     """When all that the run needs to go on is saved."""
+    export: Export = Export()
+    """What is written for others while it trains."""
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.tiers.device is None:

@@ -48,6 +48,16 @@ class RowBlock:
     last: U32 | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unsent:
+    """Keys of one table, uint64: whose rows have changed, and are new, since whoever follows them had all; the same of
+    rows beside the keys (see RowBlock); and keys whose rows have gone."""
+
+    keys: U64
+    beside: U64
+    gone: U64
+
+
 RARE_KEY = np.uint64(1)
 """Of the null that stands for rare keys."""
 
@@ -255,6 +265,45 @@ class Group:
     def take_tombstones(self) -> list[tuple[int, U64]]:
         """By space, keys removed since the snapshot before began."""
         return self.native.take_tombstones()
+
+    def needs_base(self) -> bool:
+        """See Store.needs_base; so the next five."""
+        self._lower()
+        return self.native.needs_base()
+
+    def mark_sent(self) -> None:
+        self._lower()
+        self.native.mark_sent()
+
+    def unsent(self, place: int, size: int) -> Iterator[RowBlock]:
+        self._lower()
+        for space in (2 * place, 2 * place + 1):
+            start: int | None = 0
+            while start is not None:
+                keys, records, start = self.native.unsent_rows(space, start, size)
+                if keys.size > 0:
+                    yield self._split(keys, records, None, is_null=space % 2 == 1)
+
+    def unsent_keys(self, place: int) -> Unsent:
+        self._lower()
+        keys, beside = (
+            np.concatenate([*self._unsent_of(space), np.empty(0, np.uint64)]) for space in (2 * place, 2 * place + 1)
+        )
+        return Unsent(keys=keys, beside=beside, gone=self.unsent_gone(place))
+
+    def unsent_gone(self, place: int) -> U64:
+        self._lower()
+        return self.native.unsent_gone(2 * place)
+
+    def _unsent_of(self, space: int) -> Iterator[U64]:
+        start: int | None = 0
+        while start is not None:
+            keys, _, start = self.native.unsent_rows(space, start, 1 << 16, with_records=False)
+            yield keys
+
+    def mark_unsent(self, place: int, unsent: Unsent) -> None:
+        self.native.mark_unsent(2 * place, unsent.keys, unsent.gone)
+        self.native.mark_unsent(2 * place + 1, unsent.beside, np.empty(0, np.uint64))
 
     def counters(self) -> Mapping[str, int]:
         """What has moved since the store was made; see the native core's GroupCounters."""

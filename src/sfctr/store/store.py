@@ -25,7 +25,7 @@ from sfctr.telemetry import current, notice
 
 from .dense import DenseTable
 from .device_cache import split_lines
-from .group import Group, RowBlock, rows_of_block
+from .group import Group, RowBlock, Unsent, rows_of_block
 from .groups import plan_groups
 from .membership import NO_CLOCK, U32, EventClock, Waiting
 from .memory import default_ram_bytes
@@ -368,6 +368,44 @@ class Store:
         """After rows were loaded from a snapshot: none counts as changed, and the next need not be full."""
         for group in self.groups:
             group.native.mark_saved()
+
+    def needs_base(self) -> bool:
+        """Whether one who follows the rows by deltas must be given all: mark_sent() was not called yet, or more keys
+        lost their rows since than are worth being listed.
+
+        This and the next five: between two steps; batches may be planned ahead. They know nothing of snapshots.
+        """
+        return any(group.needs_base() for group in self.groups)
+
+    def mark_sent(self) -> None:
+        """The follower has all rows as they are now. Changes are noted from now on: a few bits a row."""
+        for group in self.groups:
+            group.mark_sent()
+
+    def unsent(self, table: str) -> Iterator[RowBlock]:
+        """As rows(), those of a table that were trained, loaded or new since then (of a dense table all), without the
+        steps that trained them last. Nothing counts as sent by that. Raises RuntimeError where a base is needed."""
+        if table in self.tables and self.tables[table].dense:
+            yield self._dense_block(table)
+            return
+        group, place = self.group_of(table)
+        with self._named_errors():
+            yield from group.unsent(place, rows_of_block(group.row_bytes))
+
+    def unsent_keys(self, table: str) -> Unsent:
+        """Their keys, of a table that is not dense, and unsent_gone()."""
+        group, place = self.group_of(table)
+        return group.unsent_keys(place)
+
+    def unsent_gone(self, table: str) -> U64:
+        """Keys of a table that is not dense, sorted, that lost their rows since then and have none now."""
+        group, place = self.group_of(table)
+        return group.unsent_gone(place)
+
+    def mark_unsent(self, table: str, unsent: Unsent) -> None:
+        """What unsent_keys() gave before is so again, of rows that were loaded; after mark_sent()."""
+        group, place = self.group_of(table)
+        group.mark_unsent(place, unsent)
 
     def memory_bytes(self) -> int:
         """Bytes of RAM that rows, indexes and the disk's buffers take, without dense tables."""

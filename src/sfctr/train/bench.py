@@ -7,21 +7,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
 from sfctr.checkpoint import Checkpoint, Checkpointer, TrainingState, save_model
 from sfctr.data import Source
+from sfctr.export import Deltas, Trained
 from sfctr.spec.errors import writing
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import render_run_file
 from sfctr.store import Store
 
 from .assembly import loop_parts, scorer_of
+from .deltas import RunDeltas
 from .log import Log
 from .parts import Parts
 from .progress import ProgressLine
-from .run_dir import METRICS_FILE, RUN_FILE
+from .run import reading_options
+from .run_dir import DELTAS, METRICS_FILE, RUN_FILE
 from .scoring import Labels, evaluate_source, features_with_texts
 from .state import State
 from .trainer import Trainer
@@ -60,7 +64,8 @@ class Bench:
             if goes_on:
                 parts = replace(parts, restore_generators=found.restore_random_states)
                 start = State(found.trainer, found.trainer_tensors)
-        parts = replace(parts, checkpoint=_Checkpoints(self, parts.optimizer))
+        deltas = RunDeltas(self.run.export, Deltas(self.run_dir / DELTAS, self.store), self.trained)
+        parts = replace(parts, checkpoint=_Checkpoints(self, parts.optimizer), deltas=deltas)
         trainer = Trainer(parts, self.run.train, self.run.checkpoint, start)
         self._begin_files(start)
         return trainer
@@ -98,6 +103,17 @@ class Bench:
             store=self.store,
             model=self.module,
             facts={**facts, **self.facts()},
+            strings=strings_of(self.source),
+        )
+
+    def trained(self) -> Trained:
+        """What there is to export now."""
+        return Trained(
+            run=msgspec.structs.replace(self.run, data=reading_options(self.run.data)),
+            store=self.store,
+            model=self.module,
+            labels=self.labels.names,
+            log_odds_shift=self.source.log_odds_shift,
             strings=strings_of(self.source),
         )
 

@@ -17,7 +17,7 @@ from torch import nn
 from sfctr.checkpoint import Checkpoint
 from sfctr.data import Source
 from sfctr.spec.errors import ConfigError
-from sfctr.spec.runfile import Checkpoints, Model, Preset, RunFile
+from sfctr.spec.runfile import Checkpoints, Export, Model, Preset, RunFile
 from sfctr.spec.schema import Schema
 from sfctr.spec.tables import Table, Tiers
 from sfctr.store import Store
@@ -50,6 +50,7 @@ def fit(
     quiet: bool = False,
     trace: str | Path | None = None,
     checkpoint: Checkpoints = Checkpoints(),  # noqa: B008  frozen
+    export: Export = Export(),  # noqa: B008  frozen
     resume: bool = False,
     restore: str | Path | None = None,
     allow: Sequence[str] = (),
@@ -65,6 +66,7 @@ def fit(
         an interrupt `Run.load(run_dir, "last")` has what was learnt.
     tiers: where rows may sit, and how much they may take. preset: "scalefreectr", the paper's pipeline; see RunFile.
     checkpoint: when all that the run needs to go on is saved, beside the end and whenever it is stopped.
+    export: what is written for others while the run trains: deltas, for whoever serves its rows.
     resume: go on with the run in run_dir from its newest checkpoint, as if it had not stopped; all else is given as it
         was, but for what changes no number, and epochs and max_steps. Without a checkpoint the run begins anew.
     restore: a checkpoint of another run; begin from rows, model and moments of it that fit, while epochs, schedule and
@@ -86,6 +88,7 @@ def fit(
         tiers=tiers,
         preset=preset,
         checkpoint=checkpoint,
+        export=export,
     )
     if resume and run_dir is None:
         raise ConfigError("resume=True goes on with the run in run_dir=; give it")

@@ -55,6 +55,15 @@ class Checkpointing(Protocol):
     def wait(self) -> None: ...
 
 
+class Following(Protocol):
+    """What the loop asks of whoever writes deltas of the rows as they are at that moment."""
+
+    def write_if_due(self, step: int) -> None: ...
+    def write(self, step: int) -> None: ...
+    def state(self) -> State: ...
+    def restore(self, state: State) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """What a run is made of, put together by fit.
@@ -62,6 +71,7 @@ class Parts:
     lookahead: batches to steps whose rows are in place. scorer: for progressive validation.
     evaluate: metrics of the validation part, or None without one. save: keeps the model under a name, with its facts.
     checkpoint: keeps the loop's state, with the rows, or None without checkpoints.
+    deltas: writes them, or None without any.
     restore_generators: has the generators of random numbers go on from where the run that is to go on had left them.
     log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
         such options, counts of keys; see Store.membership.
@@ -81,3 +91,4 @@ class Parts:
     counters: Callable[[], Mapping[str, Mapping[str, int]]] = field(default=dict)
     restore_generators: Callable[[], None] = lambda: None
     checkpoint: Checkpointing | None = None
+    deltas: Following | None = None

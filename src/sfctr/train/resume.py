@@ -24,7 +24,7 @@ from .checkpoint_files import newest_checkpoint
 from .run_dir import CHECKPOINTS, RUN_FILE
 
 MAY_CHANGE = (
-    *("tiers", "checkpoint"),
+    *("tiers", "checkpoint", "export"),
     *("data.memory", "data.threads"),
     *("train.epochs", "train.max_steps", "train.threads", "train.window"),
 )

@@ -26,7 +26,7 @@ from sfctr.checkpoint import SavedModel, open_model
 from sfctr.data import open_source
 from sfctr.data.files import find_files
 from sfctr.data.parquet_writer import WholeParquet
-from sfctr.export import export_model
+from sfctr.export import Trained, export_model
 from sfctr.export.scores import score_schema, score_table
 from sfctr.lookahead import ReadView
 from sfctr.models.registry import build_model
@@ -158,8 +158,7 @@ class Run:
         """
         self._must_be_open()
         run = msgspec.structs.replace(self.run, data=self._reading)
-        return export_model(
-            Path(out),
+        trained = Trained(
             run=run,
             store=self.store,
             model=self.model,
@@ -167,6 +166,7 @@ class Run:
             log_odds_shift=self._shift,
             strings=self.strings,
         )
+        return export_model(Path(out), trained)
 
     def close(self) -> None:
         """Free the rows. Calling it again does nothing."""

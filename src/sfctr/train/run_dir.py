@@ -4,6 +4,7 @@ run.toml        the resolved run file
 metrics.jsonl   see log.py
 best/ last/     saved models
 checkpoints/    see docs/format/checkpoint.md
+deltas/         see docs/format/deltas.md
 lock            the number of the process that trains here; locked as long as it lives, whatever its content
 """
 
@@ -20,10 +21,10 @@ from sfctr.spec.errors import ConfigError, writing
 from sfctr.store import remove_left
 from sfctr.telemetry import notice
 
-RUN_FILE, METRICS_FILE, CHECKPOINTS = "run.toml", "metrics.jsonl", "checkpoints"
+RUN_FILE, METRICS_FILE, CHECKPOINTS, DELTAS = "run.toml", "metrics.jsonl", "checkpoints", "deltas"
 _MODELS = tuple(f"{name}{end}" for name in ("best", "last") for end in ("", ".old", ".new"))
 """Saved models, and what a save that was killed leaves of them."""
-_OWNED = (RUN_FILE, METRICS_FILE, *_MODELS, CHECKPOINTS)
+_OWNED = (RUN_FILE, METRICS_FILE, *_MODELS, CHECKPOINTS, DELTAS)
 _LOCK = "lock"
 
 

@@ -79,6 +79,8 @@ class Trainer:
         """Step of the newest checkpoint, and of the last evaluation in it."""
         if start is not None:
             self._restore(start)
+        if parts.deltas is not None:
+            parts.deltas.restore(State() if start is None else start.part("deltas"))
 
     def run(self) -> None:
         """Train to the end. Whatever ends it before is raised on, after what was learnt is kept."""
@@ -98,6 +100,7 @@ class Trainer:
                 self._due.saved(self.step)
             try:
                 self.loop()
+                self.last_delta()
                 if self.checkpoints.at_end:
                     self.checkpoint()
                 self.save("last")
@@ -113,6 +116,7 @@ class Trainer:
     def loop(self) -> None:
         self.model.train()
         self.evaluate_if_due()
+        self.delta_if_due()
         for epoch in range(self.epochs_done + 1, self.options.epochs + 1):
             self.epoch = epoch
             with closing(self.ready_batches()) as stream:
@@ -121,6 +125,7 @@ class Trainer:
                         self.score_before_learning(ready)
                         self.learn(ready)
                     self.evaluate_if_due()
+                    self.delta_if_due()
                     if self._due.at(self.step):
                         self.checkpoint()
                     if self.finished:
@@ -276,6 +281,16 @@ class Trainer:
                 self._saved = now
                 self._due.saved(self.step)
 
+    def delta_if_due(self) -> None:
+        """Write what changed for whoever follows the run; before the checkpoint, which knows of it. Cut short anywhere
+        it leaves nothing behind."""
+        if self.parts.deltas is not None:
+            self.parts.deltas.write_if_due(self.step)
+
+    def last_delta(self) -> None:
+        if self.parts.deltas is not None:
+            self.parts.deltas.write(self.step)
+
     def checkpoint_written(self) -> None:
         if self.parts.checkpoint is not None:
             self.parts.checkpoint.wait()
@@ -311,6 +326,7 @@ class Trainer:
         parts = {
             "loop": State(own),
             "stages": self.stages.state(),
+            **({} if self.parts.deltas is None else {"deltas": self.parts.deltas.state()}),
             **{name: part.state() for name, part in self._stateful().items()},
         }
         return State.joined(parts)

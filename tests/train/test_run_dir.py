@@ -139,6 +139,13 @@ def test_the_names_of_directories_that_are_made_are_synced(tmp_path, monkeypatch
         assert synced == [tmp_path / "runs", tmp_path]
 
 
+def test_rows_of_another_store_that_is_in_use_there_stay(tmp_path):
+    """Such as that of who evaluates the run while it goes on."""
+    with Store([Table("item", dim=1)], directory=tmp_path) as store, claimed(tmp_path):
+        [rows] = tmp_path.glob("sfctr-rows-*")
+        assert rows.exists() and store.num_rows("item") == 0
+
+
 def test_new_runs_are_numbered(tmp_path):
     assert next_run_dir("x", tmp_path) == tmp_path / "x"
     (tmp_path / "x").mkdir()

@@ -134,7 +134,7 @@ class Checkpointer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(*([] if error is None else [CheckpointError])):
+        with suppress(*([] if error is None else [Exception])):
             self.close()
 
     def _base_for(self, captured: Captured) -> Base | None:

@@ -4,6 +4,7 @@ from .elements import narrow, widen
 from .group import INDEX_BYTES, RARE_KEY, Group, RowBlock, Unsent
 from .groups import rules_of
 from .membership import NO_CLOCK, EventClock, Waiting
+from .spill import remove_left
 from .store import Store
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Unsent",
     "Waiting",
     "narrow",
+    "remove_left",
     "rules_of",
     "widen",
 ]

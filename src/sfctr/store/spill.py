@@ -31,8 +31,7 @@ class Spill:
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(parents=True, exist_ok=True)
-        for path in parent.glob(PREFIX + "*"):
-            _remove_if_left(path)
+        remove_left(parent)
         self.path, lock = _make_locked(parent)
         self._end = finalize(self, _end, self.path, lock)
         with tempfile.TemporaryFile(dir=self.path) as file:
@@ -44,6 +43,12 @@ class Spill:
     def close(self) -> None:
         """Take the directory away. Calling it again does nothing."""
         self._end()
+
+
+def remove_left(parent: Path) -> None:
+    """Take away the directories there of stores that nobody holds any more."""
+    for path in parent.glob(PREFIX + "*"):
+        _remove_if_left(path)
 
 
 def open_spill(tiers: Tiers, directory: str | Path | None) -> Spill | None:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sfctr.spec.errors import ConfigError, writing
+from sfctr.store import remove_left
 from sfctr.telemetry import notice
 
 RUN_FILE, METRICS_FILE, CHECKPOINTS, DELTAS = "run.toml", "metrics.jsonl", "checkpoints", "deltas"
@@ -85,6 +86,7 @@ def _in_place(run_dir: Path, *, resume: bool, overwrite: bool) -> Iterator[None]
             f"{run_dir} already holds a run; choose another directory (--run DIR, or run_dir= in Python), go on with it"
             " (--resume, or resume=True), or remove it"
         )
+    remove_left(run_dir)  # it may have had rows here, and have them elsewhere from now on
     shutil.rmtree(aside, ignore_errors=True)
     if overwrite and not is_new:
         aside.mkdir()

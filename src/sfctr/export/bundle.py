@@ -11,12 +11,14 @@ docs/format/export.md says it in full.
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 from sfctr.spec.errors import ModelError, writing
@@ -71,9 +73,11 @@ def export_model(
 
 
 def save_program(program: torch.export.ExportedProgram, out: Path) -> Path:
-    part, path = out / f".part.{MODEL_FILE}", out / MODEL_FILE
+    path, buffer = out / MODEL_FILE, io.BytesIO()
+    torch.export.save(program, buffer)
     with writing(path):
-        torch.export.save(program, part)
+        part = out / f".{MODEL_FILE}.part"
+        part.write_bytes(buffer.getbuffer())
         part.replace(path)
     return path
 
@@ -84,7 +88,7 @@ def program_of(trained: Trained) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=2)
     try:
         with torch.no_grad():
-            return torch.export.export(
+            program = torch.export.export(
                 copy.deepcopy(model).cpu().eval(),
                 (features,),
                 dynamic_shapes=({name: {0: batch} for name in features},),
@@ -96,6 +100,16 @@ def program_of(trained: Trained) -> torch.export.ExportedProgram:
             f"torch.export cannot take model {type(model).__name__}: {reason}; its forward() must not depend on values,"
             " or export the rows alone (--rows)"
         ) from error
+    _forget_source(program)
+    return program
+
+
+def _forget_source(program: torch.export.ExportedProgram) -> None:
+    """Take away the lines of source that each operation came from: paths of this machine, in files for others."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
 
 
 def _example(inputs: Sequence[Input], size: int) -> dict[str, Tensor]:

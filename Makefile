@@ -1,5 +1,6 @@
 # make demo    trains on MovieLens-100K and shows the AUC on held-out rows
 # make test    the Python tests, against the installed package
+# make test-faults   what is done to runs on purpose: kills, damage, full disks, hanging readers; the long ones too
 # make bench   every benchmark, printed (--save keeps a result in benchmarks/results; bench_quality always does)
 # make lint    ruff, mypy, clang-format
 # make native-test   the C++ tests
@@ -26,7 +27,7 @@ SOURCES = CMakeLists.txt pyproject.toml README.md LICENSE \
 	$(shell find src native -name __pycache__ -prune -o -name '*.so' -o -print)
 NATIVE = $(shell find native -name '*.h' -o -name '*.cpp')
 
-.PHONY: demo test bench lint native-test native-sanitize native-tsan venv clean
+.PHONY: demo test test-faults bench lint native-test native-sanitize native-tsan venv clean
 .DELETE_ON_ERROR:
 
 venv: $(INSTALLED)
@@ -52,6 +53,12 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -q
+
+FAULTS = tests/faults tests/train/test_killed.py tests/train/test_ended_runs.py tests/checkpoint/test_power.py \
+	tests/checkpoint/test_checkpoint_faults.py
+
+test-faults: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m '' $(FAULTS)
 
 bench: $(INSTALLED)
 	@failed=0; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || failed=1; done; exit $$failed

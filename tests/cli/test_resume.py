@@ -97,3 +97,17 @@ def test_inspect_shows_a_checkpoint_and_finds_what_is_damaged(sfctr):
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "000-001.rows has other bytes" in done.err
     assert [line.split()[-1] for line in done.out.splitlines() if "000-001" in line] == ["damaged"]
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_new_run_begins_from_what_fits_of_a_checkpoint(sfctr):
+    checkpoint = "run/checkpoints/step-000000000003"
+    begun = train(sfctr, "new", "--restore", checkpoint)
+    assert begun.code == 0 and "restored: 1 tables, " in begun.err
+    refused = train(sfctr, "other", "--restore", checkpoint, "--set", "model.args.hidden=[3]")
+    assert refused.code == 2 and "or allow by name: model." in refused.err
+    assert not Path("other").exists()
+    allowed = train(sfctr, "other", "--restore", checkpoint, "--set", "model.args.hidden=[3]", "--allow", "model.*")
+    assert allowed.code == 0 and "fresh: model." in allowed.err
+    refused = train(sfctr, "third", "--allow", "model.*")
+    assert refused.code == 2 and "--allow names what may differ" in refused.err

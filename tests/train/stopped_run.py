@@ -79,7 +79,7 @@ def run_of(**train) -> RunFile:
         ),
         model=Model(name="dcnv2", args={"hidden": [8], "dropout": 0.2}),
         train=Train(**{**options, **train}),
-        tiers=Tiers(ram=60_000, disk="rows"),
+        tiers=Tiers(ram=20_000, disk="rows"),
         checkpoint=Checkpoints(every_steps=4, every_minutes=0),
     )
 
@@ -132,6 +132,12 @@ def end_of(run_dir) -> dict[str, object]:
         "tensors": {name: tensor.tolist() for name, tensor in end.trainer_tensors.items()},
         "optimizer": moments(end),
     }
+
+
+def rows_on_disk(run_dir) -> int:
+    """How many rows have gone there."""
+    lines = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
+    return sum(table.get("evicted", 0) for line in lines for table in line.get("moved", {}).values())
 
 
 def moments(checkpoint) -> list[object]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from stopped_run import ROWS, STEPS, StopAt, differences, end_of, run_of, trained, write_data
+from stopped_run import ROWS, STEPS, StopAt, differences, end_of, rows_on_disk, run_of, trained, write_data
 from torch import nn
 
 from sfctr.spec.errors import CheckpointError, ConfigError, DataError, Terminated
@@ -63,6 +63,7 @@ def stopped(run, run_dir, monkeypatch, at, number=signal.SIGTERM, **more):
 def test_a_run_that_was_stopped_by_sigterm_ends_as_if_it_had_not_been(monkeypatch, stops, change):
     run = run_of(**change)
     trained(run, "whole")
+    assert rows_on_disk("whole") > 0
     stop = StopAt(monkeypatch, *stops)
     trained(run, "stopped")
     assert stop.steps == set()
@@ -105,7 +106,7 @@ def test_an_evaluation_that_was_cut_short_is_made_anew(monkeypatch):
 def test_a_run_goes_on_in_other_tiers_and_back_with_the_same_bits(monkeypatch):
     run = run_of()
     trained(run, "whole")
-    tiers = [Tiers(), Tiers(ram=60_000, disk="rows", policy="lfu"), Tiers(ram="1GB", device="20KB"), Tiers(disk=False)]
+    tiers = [Tiers(), Tiers(ram=30_000, disk="rows", policy="lfu"), Tiers(ram="1GB", device="20KB"), Tiers(disk=False)]
     stopped(run, "moved", monkeypatch, 3)
     for step, each in zip((8, 13, 18), tiers, strict=False):
         moved = msgspec.structs.replace(run_of(window=step % 4, threads=2), tiers=each)

@@ -25,6 +25,20 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in DIR from its newest checkpoint, if it has one.")
     ] = False,
+    restore: Annotated[
+        Path | None,
+        typer.Option(
+            "--restore",
+            metavar="CHECKPOINT",
+            help="Begin from rows, model and moments of another run's, where they fit.",
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str],
+        typer.Option(
+            "--allow", metavar="NAME", help="What may differ from it: tables.item, model.*, train.optimizer ..."
+        ),
+    ] = [],  # noqa: B006  typer copies it
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE", help="Write what every thread did when, for ui.perfetto.dev."),
@@ -42,10 +56,13 @@ def train(
     run_dir = run or Path("runs") / run_file.stem
     if resume and overwrite:
         raise ConfigError("--resume goes on with the run that --overwrite replaces; give one of them")
+    if allow and restore is None:
+        raise ConfigError("--allow names what may differ from the checkpoint that --restore names; give that, too")
     if not (resume or overwrite):
         _check_place(run_dir)
+    more: dict[str, Any] = {"restore": restore, "allow": tuple(allow)}
     try:
-        trained = train_run(options, run_dir, trace=trace, resume=resume, overwrite=overwrite)
+        trained = train_run(options, run_dir, trace=trace, resume=resume, overwrite=overwrite, **more)
     except (KeyboardInterrupt, Terminated) as stopped:
         kept = [f"what was learnt until then is in {run_dir}/last/"] if (run_dir / "last").exists() else []
         can_go_on = any((run_dir / CHECKPOINTS).glob("step-*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ class ParquetReader:
 
 
 class _damage:
-    """Turns what pyarrow raises for a damaged file into an error that names it."""
+    """Turns what the system or pyarrow raises for a file into an error that names it."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -77,6 +78,12 @@ class _damage:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise DataError(
+                f"it could not be read: {os.strerror(error.errno)}",
+                file=self._file.name,
+                remedy="go on when it can be again",
+            ) from None
         if isinstance(error, pa.ArrowException | OSError | EOFError) and not isinstance(error, DataError):
             reason = str(error).splitlines()[0].rstrip(".")
             raise DataError(

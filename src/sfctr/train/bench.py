@@ -32,7 +32,7 @@ from .trainer import Trainer
 
 
 class Bench:
-    """is_object: the model was given as one. saver: of the run's checkpoints. start: the one that it goes on from."""
+    """is_object: the model was given as one. saver: of the run's checkpoints."""
 
     def __init__(
         self,
@@ -45,22 +45,25 @@ class Bench:
         *,
         is_object: bool,
         saver: Checkpointer,
-        start: Checkpoint | None = None,
     ) -> None:
         self.run, self.run_dir, self.source, self.held_out = run, run_dir, source, held_out
         self.store, self.module, self.is_object = store, module, is_object
-        self.saver, self.start, self.log = saver, start, Log(run_dir / METRICS_FILE)
+        self.saver, self.log = saver, Log(run_dir / METRICS_FILE)
         self.labels = Labels.of(run.schema, run.train.loss_labels)
         self.scorer = scorer_of(run, store, module)
 
-    def trainer(self, progress: ProgressLine) -> Trainer:
-        """The loop, where it stopped if it goes on; from then on the directory holds what is true of the run."""
+    def trainer(self, progress: ProgressLine, found: Checkpoint | None = None, *, goes_on: bool = False) -> Trainer:
+        """The loop; from then on the directory holds what is true of the run.
+
+        found: has the model and its moments, and where the loop stopped, if it goes on from there.
+        """
         parts, start = self._parts(progress), None
-        if self.start is not None:
-            self.start.load_model(self.module)
-            self.start.load_optimizer(parts.optimizer, self.module, self.store)
-            parts = replace(parts, restore_generators=self.start.restore_random_states)
-            start = State(self.start.trainer, self.start.trainer_tensors)
+        if found is not None:
+            found.load_model(self.module)
+            found.load_optimizer(parts.optimizer, self.module, self.store)
+            if goes_on:
+                parts = replace(parts, restore_generators=found.restore_random_states)
+                start = State(found.trainer, found.trainer_tensors)
         deltas = RunDeltas(self.run.export, Deltas(self.run_dir / DELTAS, self.store), self.trained)
         parts = replace(parts, checkpoint=_Checkpoints(self, parts.optimizer), deltas=deltas)
         trainer = Trainer(parts, self.run.train, self.run.checkpoint, start)
@@ -136,7 +139,9 @@ class _Checkpoints:
         self.wait = bench.saver.wait
 
     def save(self, state: State, best_step: int | None) -> None:
+        """Named by the steps of the rows: more than the loop's where they come from another run."""
         bench = self._bench
+        steps_before = bench.store.steps - state.plain["loop"]["step"]
         bench.saver.save(
             TrainingState(
                 run=bench.run,
@@ -146,7 +151,7 @@ class _Checkpoints:
                 trainer={**state.plain, "log": bench.log.state().plain},
                 tensors=state.tensors,
                 facts=bench.facts(),
-                best_step=best_step,
+                best_step=None if best_step is None else steps_before + best_step,
                 strings=partial(strings_of, bench.source),
             )
         )

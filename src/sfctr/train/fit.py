@@ -27,6 +27,7 @@ from .assembly import load_pretrained, open_sources, settled
 from .bench import Bench
 from .checkpoint_files import checkpointer
 from .options import check_validation, name_of, options_from_keywords, paths_of
+from .origin import Origin
 from .progress import ProgressLine
 from .resume import check_data, find_start
 from .run import Run, build_run_model, open_store
@@ -51,6 +52,8 @@ def fit(
     checkpoint: Checkpoints = Checkpoints(),  # noqa: B008  frozen
     export: Export = Export(),  # noqa: B008  frozen
     resume: bool = False,
+    restore: str | Path | None = None,
+    allow: Sequence[str] = (),
     **options: Any,
 ) -> Run:
     """Train a model and give back the run, with its best model loaded (the last one without validation data).
@@ -66,6 +69,9 @@ def fit(
     export: what is written for others while the run trains: deltas, for whoever serves its rows.
     resume: go on with the run in run_dir from its newest checkpoint, as if it had not stopped; all else is given as it
         was, but for what changes no number, and epochs and max_steps. Without a checkpoint the run begins anew.
+    restore: a checkpoint of another run; begin from rows, model and moments of it that fit, while epochs, schedule and
+        metrics begin anew. What differs is refused but for names in `allow`, such as "tables.item" or "model.*". With
+        resume=True, where the run has a checkpoint of its own already, that one counts.
     trace: a file to write the run's spans to, as chrome://tracing and https://ui.perfetto.dev read them.
     options: any field of the run file's [data] and [train] by its name, such as epochs=2, batch_size=8192, seed=1;
         `threads` sets both the reader's and the kernels'.
@@ -95,6 +101,8 @@ def fit(
         quiet=quiet,
         trace=trace,
         resume=resume,
+        restore=None if restore is None else Path(restore),
+        allow=tuple(allow),
     )
 
 
@@ -109,15 +117,20 @@ def train_run(
     trace: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    restore: Path | None = None,
+    allow: tuple[str, ...] = (),
 ) -> Run:
     """Train what a run file says, in `run_dir`, and give back the run with its best model loaded.
 
     data, valid: frames instead of run.data's files. model: a module instead of run.model. trace: a file for its spans.
-    resume: go on from the newest checkpoint there; see fit. overwrite: replace the run that is there.
+    resume: go on from the newest checkpoint there; restore, allow: begin from another run's; see fit.
+    overwrite: replace the run that is there.
     Raises ConfigError where `run_dir` holds a run already, and any SfctrError that the run causes; what was trained
     until then is kept as the last model and a checkpoint. Raises Terminated, a SystemExit, after SIGTERM.
     """
     with claimed(run_dir, resume=resume, overwrite=overwrite), ExitStack() as stack:
+        origin = None if restore is None else Origin.open(restore, allow)
+        run = run if origin is None else origin.settle(run)
         run, start = find_start(run, run_dir, model) if resume else (settled(run, model), None)
         module = (build_run_model(run) if model is None else model).to(run.train.device)
         recorder = stack.enter_context(Recorder(_open_trace(stack, trace)))
@@ -128,11 +141,11 @@ def train_run(
         stack.callback(store.close)
         progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet)
         stack.callback(progress.close)
-        _begin(run, source, store, progress, start)
+        found = _begin(run, module, source, store, progress, start, origin)
         saver = stack.enter_context(checkpointer(run_dir / CHECKPOINTS, run.checkpoint, store, start))
         is_object = model is not None
-        bench = Bench(run, run_dir, source, held_out, store, module, is_object=is_object, saver=saver, start=start)
-        trainer = bench.trainer(progress)
+        bench = Bench(run, run_dir, source, held_out, store, module, is_object=is_object, saver=saver)
+        trainer = bench.trainer(progress, found, goes_on=start is not None)
         if trainer.has_ended and (run_dir / "last").exists():
             notice(f"{run_dir}: the run has ended, at step {trainer.step:,}, and nothing is left to train")
         else:
@@ -143,16 +156,33 @@ def train_run(
     return Run.load(run_dir, model=model)
 
 
-def _begin(run: RunFile, source: Source, store: Store, progress: ProgressLine, start: Checkpoint | None) -> None:
-    """Rows and texts as they were, or as pre-trained rows begin."""
-    if start is None:
-        load_pretrained(store, run, source)
-        return
-    loop = start.trainer["loop"]
-    check_data(source, loop["num_rows"])
-    start.load_store(store)
-    source.restore_strings(start.strings())
-    progress.start_from(loop["rows"])
+def _begin(
+    run: RunFile,
+    module: nn.Module,
+    source: Source,
+    store: Store,
+    progress: ProgressLine,
+    start: Checkpoint | None,
+    origin: Origin | None,
+) -> Checkpoint | None:
+    """Rows and texts as they were, as another run left them, or as pre-trained rows begin.
+
+    Gives what has model and moments, if anything does.
+    """
+    if start is not None:
+        loop = start.trainer["loop"]
+        check_data(source, loop["num_rows"])
+        start.load_store(store)
+        source.restore_strings(start.strings())
+        progress.start_from(loop["rows"])
+        return start
+    if origin is not None:
+        fitted = origin.fill(run, module, store, source)
+        for line in fitted.restore.lines() if fitted.restore is not None else ():
+            progress.say(line)
+        return fitted
+    load_pretrained(store, run, source)
+    return None
 
 
 def _train(trainer: Trainer, run_dir: Path, progress: ProgressLine) -> None:

@@ -40,7 +40,7 @@ def find_start(run: RunFile, run_dir: Path, model: nn.Module | None) -> tuple[Ru
     found = newest_checkpoint(run_dir / CHECKPOINTS)
     file = run_dir / RUN_FILE
     if found is not None:
-        notice(f"{run_dir}: going on from step {found.step:,}")
+        notice(f"{run_dir}: going on from step {found.trainer['loop']['step']:,}")
         return continued(found.run, run, model), found
     notice(f"{run_dir}: there is no checkpoint to go on from; training begins anew")
     if file.exists():
@@ -98,14 +98,20 @@ def _words(value: Any) -> str:
 
 def _decided(asked: RunFile, saved: RunFile) -> RunFile:
     """What was left to the data or the machine is as it came out then."""
-    train, were = asked.train, {feature.name: feature for feature in saved.schema.features}
-    features = tuple(_decided_feature(feature, were.get(feature.name)) for feature in asked.schema.features)
+    train = asked.train
     train = msgspec.structs.replace(
         train,
         device=saved.train.device if train.device == "auto" else train.device,
         torch_threads=train.torch_threads or saved.train.torch_threads,
     )
-    return msgspec.structs.replace(asked, train=train, schema=msgspec.structs.replace(asked.schema, features=features))
+    return with_decided_features(msgspec.structs.replace(asked, train=train), saved)
+
+
+def with_decided_features(asked: RunFile, saved: RunFile) -> RunFile:
+    """What `asked` leaves to its data (types of keys, moments) is as it was for features of the same name."""
+    were = {feature.name: feature for feature in saved.schema.features}
+    features = tuple(_decided_feature(feature, were.get(feature.name)) for feature in asked.schema.features)
+    return msgspec.structs.replace(asked, schema=msgspec.structs.replace(asked.schema, features=features))
 
 
 def _decided_feature(asked: Feature, saved: Feature | None) -> Feature:

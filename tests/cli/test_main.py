@@ -20,6 +20,7 @@ COMMANDS = {
     "trace": {"--set", "--out", "--max-rows", "--window", "--memory"},
     "verify": {"--steps", "--set", "--quick"},
     "synth": {"--rows", "--out", "--seed", "--click-rate", "--scale"},
+    "apply": {"--out"},
     "fetch": {"--out"},
 }
 

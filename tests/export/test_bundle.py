@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -159,3 +160,13 @@ def test_rows_open_in_other_tools_with_one_line() -> None:
     assert (count, known) == (held, held - 1)
     texts = polars.read_parquet("out/city.parquet").filter(polars.col("key").is_not_null())["key"].to_list()
     assert sorted(texts) == ["Bern", "Genève", "Zürich"]
+
+
+def test_no_path_of_this_machine_is_in_the_model() -> None:
+    with trained() as run:
+        run.export("out")
+    with zipfile.ZipFile("out/model.pt2") as archive:
+        assert not [
+            name for name in archive.namelist() if str(Path(sfctr.__file__).parent).encode() in archive.read(name)
+        ]
+        assert {name.split("/")[0] for name in archive.namelist()} == {"archive"}

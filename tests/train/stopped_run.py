@@ -121,7 +121,7 @@ def end_of(run_dir) -> dict[str, object]:
     lines = [json.loads(line) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
     facts = json.loads((last / "manifest.json").read_text())
     end = newest_checkpoint(Path(run_dir) / "checkpoints")
-    trainer = {name: part for name, part in end.trainer.items() if name not in ("stages", "log")}
+    trainer = {name: part for name, part in end.trainer.items() if name not in ("stages", "log", "deltas")}
     trainer["loop"] = {name: value for name, value in trainer["loop"].items() if name != "seconds"}
     return {
         "files": files,

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 from sfctr.spec.errors import ModelError, writing
@@ -72,11 +73,11 @@ def export_model(
 
 
 def save_program(program: torch.export.ExportedProgram, out: Path) -> Path:
-    part, path = out / f".part.{MODEL_FILE}", out / MODEL_FILE
-    packed = io.BytesIO()  # torch's own writer ends the process where a disk is full
-    torch.export.save(program, packed)
+    path, buffer = out / MODEL_FILE, io.BytesIO()
+    torch.export.save(program, buffer)  # its own writer ends the process where a disk is full
     with writing(path):
-        part.write_bytes(packed.getbuffer())
+        part = out / f".{MODEL_FILE}.part"
+        part.write_bytes(buffer.getbuffer())
         part.replace(path)
     return path
 
@@ -87,7 +88,7 @@ def program_of(trained: Trained) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=2)
     try:
         with torch.no_grad():
-            return torch.export.export(
+            program = torch.export.export(
                 copy.deepcopy(model).cpu().eval(),
                 (features,),
                 dynamic_shapes=({name: {0: batch} for name in features},),
@@ -99,6 +100,16 @@ def program_of(trained: Trained) -> torch.export.ExportedProgram:
             f"torch.export cannot take model {type(model).__name__}: {reason}; its forward() must not depend on values,"
             " or export the rows alone (--rows)"
         ) from error
+    _forget_source(program)
+    return program
+
+
+def _forget_source(program: torch.export.ExportedProgram) -> None:
+    """Take away the lines of source that each operation came from: paths of this machine, in files for others."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
 
 
 def _example(inputs: Sequence[Input], size: int) -> dict[str, Tensor]:

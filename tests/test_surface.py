@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 NOUNS = {
     *{"Schema", "Dense", "Categorical", "Bucket", "TimePart", "Cross", "Bag", "Sequence", "TimeColumn"},
-    *{"Table", "Tiers", "Normal", "Uniform", "Checkpoints"},
+    *{"Table", "Tiers", "Normal", "Uniform", "Checkpoints", "Export"},
     *{"SGD", "Adagrad", "RowWiseAdagrad", "Adam", "AdamW", "FTRL", "Schedule", "Plateau"},
 }
 ERRORS = {

@@ -13,6 +13,7 @@ from stopped_run import STEPS, StopAt, run_of, trained, write_data
 
 from sfctr.export import apply_deltas, deltas, read_delta
 from sfctr.spec.errors import ConfigError, Terminated
+from sfctr.spec.optim import Schedule
 from sfctr.spec.runfile import Checkpoints, Export, RunFile
 from sfctr.train import Run, train_run
 from sfctr.train.trainer import Trainer
@@ -101,10 +102,12 @@ def test_a_run_whose_deltas_were_taken_away_begins_them_anew(monkeypatch, caplog
 
 
 def test_a_run_may_go_on_with_deltas_and_without(monkeypatch):
-    kill_at(monkeypatch, followed(), "run", 13)
-    train_run(followed(None, train=run_of(max_steps=16, evaluate_every=None).train), Path("run"), resume=True).close()
+    options = {"evaluate_every": None, "schedule": Schedule(warmup_steps=3, decay="cosine", decay_steps=STEPS)}
+    whole, first = run_of(**options).train, run_of(max_steps=16, **options).train
+    kill_at(monkeypatch, followed(train=whole), "run", 13)
+    train_run(followed(None, train=first), Path("run"), resume=True).close()
     assert [path.name for path in numbered("run")] == ["000001"]
-    train_run(followed(4), Path("run"), quiet=True, resume=True).close()
+    train_run(followed(4, train=whole), Path("run"), quiet=True, resume=True).close()
     assert [read_delta(path).step for path in numbered("run")] == [20, STEPS]  # the base is of step 16
     assert is_all_of("run")
 

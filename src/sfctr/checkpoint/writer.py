@@ -2,8 +2,9 @@
 
 save() copies the dense part and begins a snapshot of the rows; that is the pause. The thread then takes the rows block
 by block, of all groups in turn, since an update may wait for it where the snapshot's bound on memory is reached: it
-never waits for training. What fails there is raised by wait() and close(); the next save() says it and tries again,
-with all rows, and only where two have failed in a row it raises. Those written before stay as they are.
+never waits for training. What fails there is raised by wait() and close(). Where the disk refused, the next save() says
+so and tries again, with all rows; it raises where two were refused in a row, and at once for any other error. Those
+written before stay as they are.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Checkpointer:
     def _go_on_after_one_failure(self) -> None:
         """A disk that was full may have room again."""
         error, self._error = self._error, None
-        if error is not None and self._has_failed_before:
+        if error is not None and (self._has_failed_before or not isinstance(error, CheckpointError)):
             raise error
         self._has_failed_before = error is not None
         if error is not None:

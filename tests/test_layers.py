@@ -32,7 +32,7 @@ RESERVED: dict[str, set[str]] = {
 ONLY: dict[str, set[str]] = {
     "verify/reference": {"spec", "data", "models", "verify.outcome", "verify.reference"},
     "export/reader": {"spec", "data", "export.files", "export.keys", "export.scores"},
-    "export/files": {"spec"},
+    "export/files": {"spec", "data"},
     "export/keys": {"spec"},
     "export/scores": {"spec"},
 }

@@ -109,6 +109,17 @@ def test_frames_make_room_for_the_keys_of_a_growing_table(tmp_path, batch, one, 
     assert not [r for r in caplog.records if "do not fit" in r.getMessage()]
 
 
+def test_the_buffers_of_the_disk_count_as_ram(tmp_path, batch, one) -> None:
+    """They are some 6 MB; rows and keys alone take what the bound leaves once the disk is in use."""
+    table, ram = sfctr.Table("item", dim=256, optimizer=sfctr.SGD(lr=0.5)), 64_000_000
+    batches = (batch({"item": one(list(range(first, first + 2000)))}, 2000) for first in range(0, 80_000, 2000))
+    with sfctr.Store([table], tiers=sfctr.Tiers(ram=ram), directory=tmp_path) as store:
+        for ready in sfctr.Lookahead(batches, store, schema=schema()):
+            step(ready)
+        assert store.counters()["evicted"] > 0
+        assert 0.9 * ram < store.memory_bytes() <= ram
+
+
 def test_a_batch_larger_than_ram_goes_through_the_scratch(tmp_path, batch, one) -> None:
     batches = [batch({"item": one(list(range(KEYS)))}, KEYS), *stream(batch, one)]
     with store_with(tmp_path, rows=3) as store:

@@ -134,7 +134,7 @@ def test_rows_of_a_store_that_is_open_stay_and_those_of_a_killed_one_go(tmp_path
 
 def test_the_names_of_directories_that_are_made_are_synced(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("sfctr.train.run_dir.sync_directory", synced.append)
+    monkeypatch.setattr("sfctr.train.run_dir.sync", synced.append)
     with claimed(tmp_path / "runs" / "a"):
         assert synced == [tmp_path / "runs", tmp_path]
 

@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from sfctr.data.whole_directory import crc32_of
 from sfctr.spec.errors import CheckpointError
 
-from .disk import PIECE_BYTES, FileFacts
+from .disk import FileFacts
 from .layout import RecordLayout
 
 FORMAT = "sfctr.checkpoint"
@@ -104,14 +105,6 @@ def check_file(path: Path, facts: FileFacts) -> None:
             f"{path} {what} and the manifest says {facts.bytes} bytes with CRC-32 {facts.crc32}; what was saved is"
             " damaged"
         )
-
-
-def crc32_of(path: Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            value = zlib.crc32(piece, value)
-    return value
 
 
 def read_text(path: Path, parse: Callable[[str], Any]) -> Any:

@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sfctr.data.whole_directory import beside, put_in_place, sync_all
+from sfctr.data.whole_directory import beside, crc32_of, put_in_place, sync_all
 from sfctr.spec.batch import F32
 from sfctr.spec.errors import CheckpointError
 from sfctr.spec.runfile import RunFile
@@ -41,7 +41,7 @@ from sfctr.store import RowBlock, Store
 
 from .dense import copies, load_buffers, model_tensors
 from .disk import FileFacts
-from .manifest import check_files, crc32_of, read_text
+from .manifest import check_files, read_text
 from .parts import membership_parts, read_clock, read_strings, read_waiting, stored, string_parts
 
 FORMAT_VERSION = 2

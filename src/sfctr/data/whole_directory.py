@@ -1,9 +1,10 @@
-"""A directory that is complete or absent: written beside its name, synced, and renamed."""
+"""A directory that is complete or absent: written beside its name, synced, and renamed; and the checksum of a file."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import zlib
 from pathlib import Path
 
 
@@ -38,3 +39,11 @@ def put_in_place(written: Path, directory: Path) -> None:
     written.rename(directory)
     sync(directory.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def crc32_of(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            value = zlib.crc32(piece, value)
+    return value

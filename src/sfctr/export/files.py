@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from sfctr.data.whole_directory import crc32_of
 from sfctr.spec.errors import CheckpointError, writing
 
 FORMAT, VERSION = "sfctr.export", 1
@@ -27,14 +27,6 @@ class FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def rows_file(table: str) -> str:
     """Name of the file of a table's rows."""
     return f"{quote(table, safe=' ')}.parquet"
-
-
-def crc32_of(path: Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            value = zlib.crc32(piece, value)
-    return value
 
 
 def facts_of(paths: Iterable[Path]) -> dict[str, FileFacts]:

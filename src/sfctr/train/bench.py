@@ -14,6 +14,7 @@ from torch import nn
 
 from sfctr.checkpoint import Checkpoint, Checkpointer, TrainingState, require_savable, save_model
 from sfctr.data import Source
+from sfctr.data.whole_directory import sync
 from sfctr.export import Deltas, Trained
 from sfctr.spec.errors import writing
 from sfctr.spec.runfile import RunFile
@@ -26,7 +27,7 @@ from .log import Log
 from .parts import Parts
 from .progress import ProgressLine
 from .run import reading_options
-from .run_dir import DELTAS, METRICS_FILE, RUN_FILE, sync_directory
+from .run_dir import DELTAS, METRICS_FILE, RUN_FILE
 from .scoring import Labels, evaluate_source, features_with_texts
 from .state import State
 from .trainer import Trainer
@@ -134,7 +135,7 @@ class Bench:
                 file.flush()
                 os.fsync(file.fileno())
             beside.rename(self.run_dir / RUN_FILE)
-            sync_directory(self.run_dir)
+            sync(self.run_dir)
 
 
 class _Checkpoints:

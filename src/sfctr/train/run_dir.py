@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sfctr.data.whole_directory import sync
 from sfctr.spec.errors import ConfigError, writing
 from sfctr.store import remove_left
 from sfctr.telemetry import notice
@@ -54,16 +55,7 @@ def _make(run_dir: Path) -> None:
     made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
     run_dir.mkdir(parents=True, exist_ok=True)
     for path in made:
-        sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Have the names in it on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path.parent)
 
 
 def next_run_dir(name: str, parent: Path = Path("runs")) -> Path:

@@ -192,12 +192,13 @@ def test_the_run_file_that_is_left_trains_the_same_model_again(planted, schema, 
     assert bits_of(first) == bits_of(second)
 
 
-def test_the_preset_of_the_paper_trains_on_the_device_and_changes_no_bit(planted, schema):
+def test_the_preset_of_the_paper_trains_on_the_device_and_changes_no_bit(planted, schema, caplog):
     plain = fit(planted(800), schema, TABLES, model="fm", valid_fraction=0.25, **QUICK)
     tiers, preset = Tiers(device="1MB"), "scalefreectr"
     options = {"tiers": tiers, "preset": preset, "trace": "spans.json"}
     run = fit(planted(800), schema, TABLES, model="fm", valid_fraction=0.25, **options, **QUICK)
     assert (run.run.preset, run.run.train.window, run.run.tiers.policy) == (preset, 1, "lru")
+    assert 'preset "scalefreectr": train.window = 1, tiers.policy = "lru"' in caplog.text
     spans = json.loads(Path("spans.json").read_text())
     assert sum(span["name"] == "lift" for span in spans) == run.facts["step"]
     assert bits_of(run) == bits_of(plain)

@@ -47,6 +47,8 @@ class Batch:
     rows:   int64 [B], position of each row in the source, counted from 0 over its files in order, before any filter.
     time:   int64 [B] nanoseconds since 1970 of the schema's time column, or None.
     keep:   column name -> uint64 [B] keys of columns carried for metrics, missing as the hash of no value (KEEP_NULL).
+    whole:  rows of the batch of all processes that these rows are a part of (perhaps none of it); None: size.
+    places: int64 [B], rising: where each row stands in that batch; None: 0 to size - 1.
     """
 
     size: int
@@ -58,6 +60,12 @@ class Batch:
     rows: I64
     time: I64 | None = None
     keep: Mapping[str, U64] = field(default_factory=dict)
+    whole: int | None = None
+    places: I64 | None = None
+
+    @property
+    def whole_size(self) -> int:
+        return self.size if self.whole is None else self.whole
 
 
 KEEP_NULL = np.uint64(0x9E3779B97F4A7C15)

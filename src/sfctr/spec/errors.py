@@ -40,6 +40,10 @@ class CheckpointError(SfctrError):
     """A saved model or checkpoint is missing, damaged, or belongs to another schema."""
 
 
+class PeerError(SfctrError):
+    """Another process of the run has ended, does not answer, or cannot go on; the message names its rank."""
+
+
 class Terminated(SystemExit):
     """The process was asked to end (SIGTERM) while it trained; it leaves with exit code 143, as is usual then."""
 

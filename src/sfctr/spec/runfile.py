@@ -183,12 +183,40 @@ class Export(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             check_fixed(self.delta_every, 1, "export.delta_every")
 
 
+class Parallel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How several processes train one model; a run of one process is told nothing by it."""
+
+    sync: Literal["owners", "allreduce"] = "owners"
+    """owners: rows travel to whoever needs them at each step, and gradients back; allreduce: every process keeps copies
+    of the rows that any of them uses, and applies the sum of all gradients to them. Changes no number."""
+    wire: Literal["fp32", "bf16"] = "fp32"
+    """What vectors and their gradients are rounded to on their way (to nearest even); optimizer state never is."""
+    dense: Literal["ddp", "fsdp"] = "ddp"
+    """ddp: every process has the whole dense part; fsdp: each has a part of its weights, gradients and moments."""
+    tensor: int = 1
+    """Processes that share the columns and rows of the weights of an MLP's layers among them; 1: none do."""
+    shares: tuple[int, ...] = ()
+    """Of the 16 lanes that rows are read in, how many each process reads, in the order of ranks; empty: as equal as may
+    be. A process may have none."""
+    timeout_s: float = 120.0
+    """How long a process waits for the others before it ends the run."""
+
+    def __post_init__(self) -> None:
+        check_fixed(self.tensor, 1, "parallel.tensor")
+        if not 0 < self.timeout_s < float("inf"):
+            raise ConfigError(f"parallel.timeout_s is {self.timeout_s!r} and must be above 0")
+        if self.shares and (min(self.shares) < 0 or sum(self.shares) != 16):
+            raise ConfigError(
+                f"parallel.shares is {list(self.shares)} and must be numbers from 0 on that add up to 16 lanes"
+            )
+
+
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole run."""
 
     preset: Preset | None = None
-    """The paper's pipeline, a cache on the device filled one batch ahead (docs/scalefreectr.md): decides train.window
-    and tiers.policy, and needs tiers.device."""
+    """The paper's pipeline, a cache on the device filled one batch ahead (docs/scalefreectr.md): decides train.window,
+    tiers.policy and parallel.sync, and needs tiers.device."""
     data: Data
     """Which files, how they are read, and which rows train and which validate."""
     schema: Schema
@@ -205,6 +233,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """When all that the run needs to go on is saved."""
     export: Export = Export()
     """What is written for others while it trains."""
+    parallel: Parallel = Parallel()
+    """How several processes train it together."""
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.tiers.device is None:
@@ -221,4 +251,5 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             self,
             train=msgspec.structs.replace(self.train, window=1),
             tiers=msgspec.structs.replace(self.tiers, policy="lru"),
+            parallel=msgspec.structs.replace(self.parallel, sync="allreduce"),
         )

@@ -83,6 +83,10 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The same by the time column: "7d", "12h" (w, d, h, m, s), counted from the greatest time trained so far."""
     unseen: Literal["zero", "rare"] = "zero"
     """What a key without a row reads as: zeros, or the table's one rare row, which keys not yet admitted train."""
+    placement: Literal["auto", "sharded", "one", "replicated"] = "auto"
+    """Where its rows are when several processes train: sharded among them by the hash of the key; all on one of them;
+    or sharded with a copy on each, which is for small tables that every batch uses. auto: replicated where buckets or
+    capacity bound it to 1 MB, else sharded. Changes no number."""
 
     def __post_init__(self) -> None:
         where = f"table '{self.name}'"

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from sfctr.spec.errors import DataError, ModelError, SfctrError
+from sfctr.spec.exchange import F64
 from sfctr.spec.runfile import Checkpoints, Train
 from sfctr.telemetry import current, notice, span
 
@@ -35,6 +36,7 @@ from .metrics import Metrics
 from .numerics import autocast, numerics, seed_step
 from .optim import set_lr
 from .parts import Parts, Step
+from .said import Said
 from .schedule import PlateauFactor, decay_steps, schedule_factor, steps_of_run
 from .scoring import add_batch
 from .stages import Stages
@@ -75,6 +77,7 @@ class Trainer:
         self._last_auc: float | None = None
         self._facts: dict[str, Any] = {}
         self._seconds, self._is_whole, self._is_updating = 0.0, True, False
+        self._agreed = Said(0.0)
         self._saved: tuple[int, int] | None = None
         """Step of the newest checkpoint, and of the last evaluation in it."""
         if start is not None:
@@ -89,7 +92,7 @@ class Trainer:
             numerics(
                 torch_threads=options.torch_threads, flush_denormals=options.flush_denormals, device=options.device
             ),
-            Interrupts() as self.interrupts,
+            Interrupts(deferred=self.parts.peers.size > 1) as self.interrupts,
         ):
             self._began = monotonic() - self._seconds
             self._due = Due(self.checkpoints)
@@ -126,8 +129,9 @@ class Trainer:
                         self.learn(ready)
                     self.evaluate_if_due()
                     self.delta_if_due()
-                    if self._due.at(self.step):
+                    if self._due.at(self.step, is_late=self._agreed.is_late):
                         self.checkpoint()
+                    self.interrupts.raise_if(self._agreed.stop)
                     if self.finished:
                         break
             if self.options.evaluate_every is None or self.finished or epoch == self.options.epochs:
@@ -175,16 +179,21 @@ class Trainer:
         options = self.options
         seed_step(options.seed, self.step, options.device)
         with self.all_or_nothing():
-            loss = self.backward(ready)
+            share, scores = self.backward(ready)
+            own = Said(share, self.interrupts.asked, self._due.is_late())
+            self._agreed = own.agreed(ready.merge(self.parts.dense, own.numbers()))
+            loss = self._agreed.loss
             self._require_finite(loss)
             set_lr(self.parts.optimizer, options.optimizer.lr * self.lr_factor)
             self._is_updating = True
             ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor, check=True)
             self._is_updating = False
+        size = ready.batch.whole_size
+        self.stretch.add(size, loss, *scores)
         self.step += 1
-        self.rows += ready.size
-        self.epoch_rows += ready.size
-        self.parts.progress.advance(ready.size, loss, self._last_auc)
+        self.rows += size
+        self.epoch_rows += size
+        self.parts.progress.advance(size, loss, self._last_auc)
         if self.step % LOG_EVERY == 0:
             self.log_stretch()
 
@@ -203,13 +212,16 @@ class Trainer:
                     buffer.copy_(value)
             raise
 
-    def backward(self, ready: Step) -> float:
-        """Loss of the batch, its gradients added to parameters and rows, in as many parts as asked for."""
+    def backward(self, ready: Step) -> tuple[float, tuple[F64, F64, F64]]:
+        """This rank's share of the batch's loss, and scores, labels and weights of its rows for the first label; the
+        loss's gradients are added to parameters and rows, in as many parts as asked for."""
         weights = row_weights(self._columns(ready.label_mask), ready.weight)
-        totals, loss = weights.sum(0), 0.0
+        totals, loss = self._totals(ready, weights), 0.0
         first: list[Tensor] = []
         for part in [ready] if self.options.accumulate == 1 else ready.micro_batches(self.options.accumulate):
-            with autocast(self.options, self.options.device):
+            if part.size == 0 and not self.parts.dense.needs_every_rank:
+                continue
+            with autocast(self.options, self.options.device), self.parts.dense.rows(part):
                 features = part.features()
                 with span("forward", step=self.step + 1):
                     output = self.model(features)
@@ -220,8 +232,14 @@ class Trainer:
                 part_loss.backward()  # type: ignore[no-untyped-call]
                 loss += float(part_loss.detach())  # waits for an accelerator, if there is one
             first.append(logits.detach()[:, 0])
-        self._note(ready, loss, torch.cat(first), weights[:, 0])
-        return loss
+        return loss, self._scores(ready, torch.cat([weights[:0, 0], *first]), weights[:, 0])
+
+    def _totals(self, ready: Step, weights: Tensor) -> Tensor:
+        """[K]: sum of the weights [B, K] of the whole batch."""
+        whole = ready.whole
+        if whole is None:
+            return weights.sum(0)
+        return torch.from_numpy(whole.weights[self.columns].astype(np.float32)).to(weights.device)
 
     def evaluate_if_due(self) -> None:
         every = self.options.evaluate_every
@@ -362,10 +380,10 @@ class Trainer:
             self.parts.log({"kind": "train", **self._position(), **line, **self._pace(), **self.stages.line()})
             self.stretch = Stretch()
 
-    def _note(self, ready: Step, loss: float, logits: Tensor, weights: Tensor) -> None:
+    def _scores(self, ready: Step, logits: Tensor, weights: Tensor) -> tuple[F64, F64, F64]:
         labels = ready.batch.labels[:, self.columns[0]].astype(np.float64)
         scores, row_weight = (t.cpu().numpy().astype(np.float64) for t in (logits, weights))
-        self.stretch.add(ready.size, loss, scores, labels, row_weight)
+        return scores, labels, row_weight
 
     def _columns(self, values: Tensor) -> Tensor:
         """[B] or [B, labels of the schema], as [B, K]."""

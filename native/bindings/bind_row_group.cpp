@@ -216,19 +216,6 @@ auto find(RowGroup& group, std::size_t native_table, arrays::Vector<const std::u
   return found;
 }
 
-// Calls a group with a working set that it may hold on to.
-template <class Call>
-auto told(nb::handle_t<RowGroup> self, PyWorkingSet& ws, Call&& call) {
-  if (ws.group.is_valid() && !ws.group.is(self)) {
-    RowGroup& other = nb::cast<RowGroup&>(ws.group);
-    released([&] { other.discard(ws.core); });
-  }
-  ws.group = nb::borrow(self);
-  RowGroup& group = nb::cast<RowGroup&>(self);
-  Release release;
-  return call(group);
-}
-
 nb::tuple export_rows(RowGroup& group, std::size_t native_table, std::uint64_t from, std::size_t count) {
   std::vector<std::uint64_t> keys;
   std::vector<float> records;
@@ -471,6 +458,7 @@ void bind_row_group(nb::module_& m) {
   bind_training(group);
   bind_members(group);
   bind_rows(group);
+  bind_travel(group);
   bind_lines(group);
   bind_snapshots(group);
   bind_changes(group);

@@ -183,7 +183,7 @@ void RowGroup::point_view(WorkingSet& ws) {
     }
   });
   for (std::size_t t = 0; t < inits_.size(); ++t) {
-    if (!inits_[t].membership.rare) continue;
+    if (!ws.has_rare(t)) continue;
     for (auto u = ws.table_begin()[2 * t]; u < ws.table_begin()[2 * t + 1]; ++u) {
       const auto key = static_cast<std::size_t>(u);
       if (Place::from_bits(located.places[key]).is_none()) located.records[key] = located.records[ws.rare_id(t)];

@@ -35,6 +35,7 @@ void RowGroup::require_tables(const WorkingSet& ws) const {
     throw std::invalid_argument("the working set has " + std::to_string(ws.num_tables()) + " tables and the group " +
                                 std::to_string(inits_.size()));
   }
+  if (ws.is_of_sources()) return;
   for (std::size_t t = 0; t < inits_.size(); ++t) {
     if (ws.has_rare(t) == inits_[t].membership.rare) continue;
     throw std::invalid_argument(
@@ -51,6 +52,7 @@ void RowGroup::announce(WorkingSet& ws) {
 
 bool RowGroup::plan(WorkingSet& ws) {
   require_tables(ws);
+  if (ws.located.group == number_ && ws.located.adopted) require_own(ws);
   if (ws.located.group == number_ && ws.located.train) discard(ws);
   std::lock_guard lock(mutex_);
   return plan_locked(ws);
@@ -113,6 +115,7 @@ void RowGroup::start(WorkingSet& ws, bool train) {
   Located& located = ws.located;
   located.group = 0;
   located.train = train;
+  located.adopted = false;
   located.fetched = false;
   located.settled = false;
   located.trained_ids.resize(0);

@@ -109,7 +109,7 @@ void RowGroup::require_located(const WorkingSet& ws) const {
   if (ws.located.group != number_) throw std::runtime_error("locate this working set in this group first");
   if (!ws.located.fetched) throw std::runtime_error("fetch this working set first");
   if (members_ && ws.located.train && !ws.located.settled) throw std::runtime_error("settle this working set first");
-  if (!ws.located.train && ws.located.num_changes != num_changes_) {
+  if (!ws.located.train && !ws.located.adopted && ws.located.num_changes != num_changes_) {
     throw std::runtime_error("rows have changed since this working set was located for reading; locate it again");
   }
 }

@@ -3,6 +3,7 @@
 //
 //   (announce) -> plan -> fetch -> forward (any number) -> backward (any number) -> update | discard
 //   (announce) -> plan -> fetch -> plan_lines -> ... -> lines_ready -> end_step | discard      trained on a device
+//   adopt -> forward (any number) -> backward (any number) -> discard                         rows of other processes
 //
 // A record is float32 throughout, without padding:
 //   vector [dim] | first-order weight [1, if linear] | state of the vector's rule | state of the weight's rule
@@ -214,6 +215,29 @@ class RowGroup {
   // Ends the use of a batch that was announced or located, without training it. No row changes.
   void discard(WorkingSet& ws);
 
+  // Rows that travel (travel.cpp). Where they are held, a working set of sources is planned, fetched and settled, gives
+  // weights() and kinds(), takes add_gradients() from each source in turn and is updated; or it is viewed, and read.
+  // Where they are looked up, a batch adopts them.
+
+  // Words of a row's weights, as a record begins: its vector and its first-order weight.
+  std::size_t wire_words() const { return layout_.vector_words + layout_.linear; }
+  // [U, wire_words]: the weights of all unique keys as they are in RAM now; zeros of a key that is absent or refused.
+  // REQUIRES: located, and settled if it is to be trained, else throws std::runtime_error; so does the next.
+  void weights(const WorkingSet& ws, std::span<float> out) const;
+  // [U], a RecordKind; as long as the working set stays located.
+  std::span<const std::uint8_t> kinds(const WorkingSet& ws) const;
+  // A batch's rows are these, from elsewhere: from now on and until discard() it is located, fetched and settled, for
+  // training or for reading; only that plan(), settle(), update() and what writes records refuse it. Nothing is pinned
+  // and no row of this group is looked at. weights [U, wire_words] must stay where they are until then. kinds [U], or
+  // empty where every key has a row. Throws std::invalid_argument where these do not fit the working set.
+  void adopt(WorkingSet& ws, std::span<const float> weights, std::span<const std::uint8_t> kinds, bool train);
+  // Adds gradients to those of unique keys `ids`, each there once: to the first that comes to a key nothing is added.
+  // vectors [n, dim] and linear [n] (empty without such weights) count where `reached` [n] has their bit. What comes to
+  // a frozen table is dropped; what comes to a refused key is as well, but for that it was reached. Throws
+  // std::runtime_error unless the working set may be updated, and std::invalid_argument; nothing is then changed.
+  void add_gradients(WorkingSet& ws, std::span<const std::int32_t> ids, std::span<const float> vectors,
+                     std::span<const float> linear, std::span<const std::uint8_t> reached) const;
+
   // On a device (lines.cpp). The records there are the caller's: here it is decided which line holds which row. One
   // caller at a time may plan and lower.
 
@@ -323,6 +347,9 @@ class RowGroup {
   std::size_t num_in_flight();
   LogCounters log_counters();
 
+  // In how many equal ranges of hashes table t's rule of membership counts what is bounded, at most kNumShards: what
+  // holds whole ranges decides as what holds all.
+  std::size_t num_shares(std::size_t t);
   // What is kept of membership, of table t (throws std::out_of_range for another). All of it is zero and empty where no
   // table has a rule.
   struct Waiting {
@@ -475,7 +502,15 @@ class RowGroup {
   void stamp(RecordId id, std::uint32_t step);
   Membership* members_of(std::size_t t);
 
+  // travel.cpp
+  void require_own(const WorkingSet& ws) const;
+  void point_adopted(WorkingSet& ws, std::span<const float> weights);
+  void require_addable(const WorkingSet& ws, std::span<const std::int32_t> ids,
+                       std::span<const std::uint8_t> reached) const;
+  bool is_frozen(const WorkingSet& ws, std::size_t u) const;
+
   // gradients.cpp
+  void start_gradients(WorkingSet& ws) const;
   void count_refused(WorkingSet& ws, std::size_t begin, std::size_t end,
                      std::span<const FeatureGradient> gradients) const;
 

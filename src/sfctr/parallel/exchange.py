@@ -256,7 +256,7 @@ class RowExchange:
         for rank, message in enumerate(map(Reader, self._training.exchange("gradients", messages, lengths))):
             for side, group, ws, question in zip(self._sides, groups, shared.owned, shared.asked, strict=True):
                 found = side.shape.take_gradients(message, question.owned[rank].keys.size)
-                group.add_gradients(ws, ws.source_ids(rank), *map(_aligned, found))
+                group.add_gradients(ws, ws.source_ids(rank), *(_aligned(array) for array in found))
         if any(shared.copies):
             self._tell_sums(shared, groups)
 

@@ -16,12 +16,8 @@ from typing import Any, Self
 
 from sfctr.spec.errors import Terminated
 
-_RAISED: dict[int, type[KeyboardInterrupt] | type[Terminated]] = {
-    signal.SIGINT: KeyboardInterrupt,
-    signal.SIGTERM: Terminated,
-}
-
-
+_Raised = type[KeyboardInterrupt] | type[Terminated]
+_RAISED: dict[int, _Raised] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 _CODES = {None: 0, KeyboardInterrupt: 1, Terminated: 2}
 
 

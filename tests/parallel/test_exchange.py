@@ -11,6 +11,7 @@ from . import worlds
 
 SCHEMA = sfctr.Schema(
     label="click",
+    time=sfctr.TimeColumn("at"),
     features=[
         sfctr.Categorical("user", table="user"),
         sfctr.Bag("tags", table="tag", pooling="mean"),
@@ -75,3 +76,39 @@ def test_ranks_come_to_what_one_process_comes_to(alone, counts, window):
 def test_two_runs_of_the_same_ranks_have_the_same_bits():
     one, other = (worlds.train(BATCHES, SCHEMA, TABLES, size=3, window=window) for window in (0, 4))
     worlds.same_rows(one, other)
+
+
+MEMBERS = [
+    sfctr.Table("user", dim=5, optimizer=sfctr.Adam(lr=0.05), admit_after=2, unseen="rare", expire_after_steps=5),
+    sfctr.Table("tag", dim=5, optimizer=sfctr.Adagrad(lr=0.1), linear=sfctr.FTRL(lr=0.1), capacity=6),
+    sfctr.Table("site", dim=3, optimizer=sfctr.SGD(lr=0.2), expire_after="40s"),
+]
+
+
+@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_who_has_a_row_does_not_depend_on_ranks(size, window):
+    one = worlds.train(BATCHES, SCHEMA, MEMBERS, views=VIEWS)
+    found = worlds.train(BATCHES, SCHEMA, MEMBERS, size=size, window=window, views=VIEWS)
+    worlds.same_rows(one, found, atol=3e-6)
+    for mine, others in zip(one.viewed, found.viewed, strict=True):
+        np.testing.assert_allclose(others, mine, rtol=0, atol=3e-6)
+
+
+TIERS = {
+    "disk": lambda rank: sfctr.Tiers(ram="20KB"),
+    "device": lambda rank: sfctr.Tiers(ram="64MB", device="3KB"),
+    "each its own": lambda rank: [sfctr.Tiers(ram="20KB"), sfctr.Tiers(ram="64MB", device="3KB"), sfctr.Tiers()][rank],
+}
+
+
+@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("name", TIERS)
+def test_tiers_change_no_bit_on_ranks(name, window, tmp_path):
+    one = worlds.train(BATCHES, SCHEMA, TABLES, size=3, views=VIEWS)
+    found = worlds.train(
+        BATCHES, SCHEMA, TABLES, size=3, window=window, tiers=TIERS[name], directory=str(tmp_path), views=VIEWS
+    )
+    worlds.same_rows(one, found)
+    for mine, others in zip(one.viewed, found.viewed, strict=True):
+        np.testing.assert_array_equal(others, mine)

@@ -5,7 +5,6 @@ import pytest
 
 import sfctr
 from sfctr.spec.batch import Batch, Keys
-from sfctr.spec.runfile import Parallel
 
 from . import worlds
 

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
+from tests.ranks import Meeting, ThreadPeers, in_ranks
 
 import sfctr
 from sfctr.lookahead import Lookahead, ReadView
 from sfctr.spec.batch import Batch, Keys
 from sfctr.spec.runfile import Parallel
 from sfctr.train.together import make_exchange
-from tests.ranks import Meeting, ThreadPeers, in_ranks
 
 
 @dataclass
 class Trained:
-    """losses: of each step. rows: table -> (is_null, key) -> vector, first-order weight and state, as bytes and floats."""
+    """losses: of each step. rows: table -> (is_null, key) -> vector, first-order weight and state."""
 
     losses: list[float]
     rows: dict[str, dict[tuple[bool, int], np.ndarray]]
@@ -60,7 +61,7 @@ def split(size: int, counts: Sequence[int]) -> list[np.ndarray]:
     """Places of each rank's rows, dealt out in turn as lanes are: counts [P] of every sum(counts) rows."""
     lane = np.arange(size) % sum(counts)
     bounds = np.cumsum([0, *counts])
-    return [np.flatnonzero((lane >= begin) & (lane < end)) for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [np.flatnonzero((lane >= begin) & (lane < end)) for begin, end in pairwise(bounds)]
 
 
 def loss_of(features: dict[str, torch.Tensor], places: np.ndarray, total: int) -> torch.Tensor:
@@ -102,8 +103,10 @@ def train(
     window: int = 0,
     views: Sequence[Batch] = (),
     directory: str | None = None,
+    loss: Callable[[dict[str, torch.Tensor], Batch], torch.Tensor] | None = None,
 ) -> Trained:
-    """Train all batches on `size` ranks; counts: shares of the rows that each takes."""
+    """Train all batches on `size` ranks. counts: shares of the rows that each takes. loss: of a rank's part of a batch;
+    the sum over ranks is what is trained."""
     places = [split(batch.size, counts or [1] * size) for batch in batches]
     reading = Meeting(size)
 
@@ -121,11 +124,16 @@ def train(
             for number, ready in enumerate(Lookahead(parts, store, schema=schema, window=window, exchange=exchange)):
                 with ready:
                     where = np.arange(ready.size) if ready.batch.places is None else ready.batch.places
-                    loss = loss_of(ready.features(), where, ready.batch.whole_size)
+                    features = ready.features()
+                    part = (
+                        loss_of(features, where, ready.batch.whole_size)
+                        if loss is None
+                        else loss(features, ready.batch)
+                    )
                     if ready.size:
-                        loss.backward()
+                        part.backward()
                     ready.step(None)
-                losses.append(float(loss.detach()))
+                losses.append(float(part.detach()))
                 assert number < len(parts)
             view = ReadView(store, schema, exchange)
             viewed = []

@@ -21,7 +21,7 @@ from .collectives import Store
 
 BEAT_S = 0.5
 """Seconds between signs of life."""
-SILENT_S = 2.5
+SILENT_S = 2.0
 """Without a sign of life for so long a rank's process has ended or been stopped."""
 GRACE_S = 5.0
 """How long the store's holder stays after a failure, so that others can read of it; and others' time to end then."""
@@ -40,6 +40,7 @@ class Board:
         self._store, self._rank, self._size, self._on_failure = store, rank, size, on_failure
         self.calls: dict[str, int] = {}
         """Collective calls begun, by the name of the peers that they were made through."""
+        self._gone: list[int] = []
         self._names = {rank: f"rank {rank} ({socket.gethostname()}, pid {os.getpid()})"}
         store.set(f"who/{rank}", self._names[rank])
         self._beat(0)
@@ -61,9 +62,9 @@ class Board:
         return self._write(f"{self._names[self._rank]} has ended: {' '.join(words.split())}")
 
     def linger(self) -> None:
-        """Keep the board until every other rank has read of the failure, or GRACE_S are over."""
+        """Keep the board until every other rank that lives has read of the failure, or GRACE_S are over."""
         if self._rank == 0:
-            others = [f"read/{rank}" for rank in range(1, self._size)]
+            others = [f"read/{rank}" for rank in range(1, self._size) if rank not in self._gone]
             until = time.monotonic() + GRACE_S
             while time.monotonic() < until and not _ask(lambda: bool(self._store.check(others)), True):
                 time.sleep(0.05)
@@ -83,7 +84,7 @@ class Board:
         beats = self._ticks()
         if beats is None or before is None:
             return f"{self._names[0]} has ended or cannot be reached: the others met at it; see its output"
-        silent = [rank for rank in range(self._size) if rank != self._rank and beats[rank] == before[rank]]
+        silent = self._gone = [rank for rank in range(self._size) if rank != self._rank and beats[rank] == before[rank]]
         behind = [rank for rank in range(self._size) if beats[rank][1].get(name, 0) < self.calls.get(name, 0)]
         late = f"not answered for {waited_s:.0f} s; see its output"
         if silent:

@@ -120,8 +120,9 @@ class World:
         finally:
             if error is not None:
                 self.fail(error)
+            for peers in self._peers.values():
+                peers.close()
             collectives.end()
-            self._peers.clear()
             if error is not None:
                 self.board.linger()
             self.board.close()
@@ -134,23 +135,31 @@ class GlooPeers:
     def __init__(self, world: World, name: str, group: collectives.Group) -> None:
         self.rank, self.size, self.name = world.rank, world.size, name
         self.bytes: dict[str, tuple[int, int]] = {}
-        self._world, self._group = world, group
+        self._world = world
+        self._group: collectives.Group | None = group
+
+    def close(self) -> None:
+        """Let go of the connections, which then close: whoever waits for this rank learns at once that it has gone."""
+        self._group = None
 
     def gather(self, kind: str, mine: Bytes) -> list[Bytes]:
         return self.exchange(kind, [mine] * self.size)
 
     def exchange(self, kind: str, parts: Sequence[Bytes], lengths: Sequence[int] | None = None) -> list[Bytes]:
         assert len(parts) == self.size
+        group = self._group
+        if group is None:
+            raise PeerError(self._world.board.failure() or f"rank {self.rank} has left the others")
         with self._world.answering(self.name):
             if lengths is None:
-                lengths = collectives.exchange_numbers([part.nbytes for part in parts], self._group)
+                lengths = collectives.exchange_numbers([part.nbytes for part in parts], group)
             into = [
                 parts[q] if q == self.rank else np.empty(length, dtype=np.uint8) for q, length in enumerate(lengths)
             ]
             collectives.swap(
                 [collectives.as_tensor(part) for part in parts],
                 [torch.from_numpy(part) for part in into],
-                self._group,
+                group,
             )
         self._count(kind, sum(part.nbytes for part in parts), sum(lengths), parts[self.rank].nbytes)
         return into

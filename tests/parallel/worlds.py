@@ -18,7 +18,7 @@ import sfctr
 from sfctr.lookahead import Lookahead, ReadView
 from sfctr.spec.batch import Batch, Keys
 from sfctr.spec.runfile import Parallel
-from sfctr.train.together import make_exchange
+from sfctr.train.ranks import make_exchange
 
 
 @dataclass

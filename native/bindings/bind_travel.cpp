@@ -5,6 +5,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "bindings.h"
 #include "sfctr/row_group.h"
@@ -54,9 +55,34 @@ void add_gradients(const RowGroup& group, PyWorkingSet& ws, arrays::Vector<const
   group.add_gradients(ws.core, arrays::span(ids), arrays::span(vectors), arrays::span(linear), arrays::span(reached));
 }
 
+auto missing(RowGroup& group, PyWorkingSet& ws) {
+  const std::vector<std::int64_t> ids = released([&] { return group.missing(ws.core); });
+  auto array = arrays::make<std::int64_t, 1>({ids.size()});
+  std::ranges::copy(ids, array.data());
+  return array;
+}
+
+void bind_copies(nb::class_<RowGroup>& group) {
+  group
+      .def("missing", &missing, "ws"_a, nb::sig("def missing(self, ws: WorkingSet) -> NDArray[numpy.int64]"),
+           "int64 [m]: unique keys of a fetched batch, the next to train, that have no copy now. All are to be filled.")
+      .def(
+          "fill",
+          [](RowGroup& self, PyWorkingSet& ws, arrays::Vector<const std::int64_t> ids,
+             arrays::Matrix<const float> records) {
+            Release release;
+            self.fill(ws.core, arrays::span(ids), arrays::span(records));
+          },
+          "ws"_a, "ids"_a.noconvert(), "records"_a.noconvert(),
+          "The records [m, record_floats] of unique keys, int64 [m], are copies of rows from now on.")
+      .def("forget_all", &RowGroup::forget_all, nb::call_guard<Release>(),
+           "There are no copies any more. Raises RuntimeError while a batch is in flight.");
+}
+
 }  // namespace
 
 void bind_travel(nb::class_<RowGroup>& group) {
+  bind_copies(group);
   group
       .def_prop_ro("wire_words", &RowGroup::wire_words,
                    "W, float32 words of a row's weights: its vector and its first-order weight, as a record begins.")

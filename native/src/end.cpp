@@ -67,7 +67,7 @@ void RowGroup::end_batch(WorkingSet& ws, std::uint64_t step) {
 void RowGroup::store_scratch(WorkingSet& ws, bool committed) noexcept {
   std::lock_guard lock(mutex_);
   scratch_in_flight_ = false;
-  if (!committed) return;
+  if (!committed || forgets_) return;
   try {
     put_away_scratch(ws);
   } catch (...) {

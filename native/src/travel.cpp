@@ -33,6 +33,7 @@ void RowGroup::require_own(const WorkingSet& ws) const {
 
 void RowGroup::weights(const WorkingSet& ws, std::span<float> out) const {
   require_located(ws);
+  if (forgets_) require_filled(ws);
   const std::size_t words = wire_words();
   require_size("out", out.size(), ws.num_unique() * words);
   parallel_ranges(ws.num_unique(), kKeys, [&](std::size_t begin, std::size_t end) {
@@ -110,6 +111,7 @@ void RowGroup::add_gradients(WorkingSet& ws, std::span<const std::int32_t> ids, 
                              std::span<const float> linear, std::span<const std::uint8_t> reached) const {
   require_own(ws);
   if (!ws.located.train) throw std::runtime_error("this working set was located for reading, not for training");
+  if (forgets_) require_filled(ws);
   const std::size_t dim = layout_.dim;
   require_size("vectors", vectors.size(), ids.size() * dim);
   require_size("linear", linear.size(), ids.size() * layout_.linear);

@@ -302,14 +302,15 @@ class RowGroup:
     order of address, and a zero half after an odd dim. One thread plans and fetches, another may train and read.
     """
 
-    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32', snapshot_bytes: int = 1048576, faults: RowFaults | None = None) -> None:
+    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32', snapshot_bytes: int = 1048576, faults: RowFaults | None = None, forgets: bool = False) -> None:
         """
         Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of
         dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows that
         the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.
         segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: 'fp32' or
         'bf16', of the vectors alone. snapshot_bytes: of rows that training changes before a snapshot took them; a step
-        waits where there are more. faults: for tests.
+        waits where there are more. faults: for tests. forgets: rows are copies, and those that the budget has no room for
+        are forgotten.
         """
 
     @property
@@ -491,6 +492,21 @@ class RowGroup:
     def reserve(self, native_table: int, num_rows: int) -> None:
         """
         Make room in the index for so many rows in all: before rows are imported in the order of their hashes.
+        """
+
+    def missing(self, ws: WorkingSet) -> NDArray[numpy.int64]:
+        """
+        int64 [m]: unique keys of a fetched batch, the next to train, that have no copy now. All are to be filled.
+        """
+
+    def fill(self, ws: WorkingSet, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        The records [m, record_floats] of unique keys, int64 [m], are copies of rows from now on.
+        """
+
+    def forget_all(self) -> None:
+        """
+        There are no copies any more. Raises RuntimeError while a batch is in flight.
         """
 
     @property

@@ -27,6 +27,10 @@
 //     rows in RAM has dirty lines lowered first. What a batch brings into lines it fills after what leaves them was
 //     lowered, and only then are they its rows'.
 //
+// A group of copies holds rows whose owner is another process: none of them need be there, so what must leave RAM is
+// forgotten. A key without a copy is planned as one without a row, and gets its record, by fill(), when its batch is
+// next to train: not before, because the steps before it change the row where it is held.
+//
 // Where a table has a membership rule (membership.h), plan() still gives every key a frame, and settle() says which of
 // them have a row, which get one and which are refused: in the order of training, after the step before has ended.
 //  7. Such groups pin whatever a batch found. A row that is removed while batches in flight hold its frame becomes
@@ -98,6 +102,7 @@ struct Layout {
 struct GroupTiers {
   std::shared_ptr<Budget> budget = std::make_shared<Budget>();  // of RAM
   std::optional<LogOptions> disk;  // none: rows that the budget has no room for are refused
+  bool forgets = false;            // or forgotten, being copies: neither with disk nor with membership
   Policy policy = Policy::kLru;
   std::shared_ptr<RowFaults> faults{};                // for tests
   std::size_t snapshot_bytes = std::size_t{1} << 20;  // of rows kept for a snapshot
@@ -237,6 +242,17 @@ class RowGroup {
   // std::runtime_error unless the working set may be updated, and std::invalid_argument; nothing is then changed.
   void add_gradients(WorkingSet& ws, std::span<const std::int32_t> ids, std::span<const float> vectors,
                      std::span<const float> linear, std::span<const std::uint8_t> reached) const;
+
+  // Copies of rows (copies.cpp), of a group that forgets; another throws std::logic_error.
+
+  // Unique keys of a planned batch that have no copy now. REQUIRES: fetched, and every batch before it has ended; all
+  // that was missing must be filled before weights(), add_gradients() or update(), else those throw std::runtime_error.
+  std::vector<std::int64_t> missing(WorkingSet& ws);
+  // The records of these unique keys are copies of rows from now on. Throws std::invalid_argument where one is none of
+  // the working set's, or the sizes do not fit.
+  void fill(WorkingSet& ws, std::span<const std::int64_t> ids, std::span<const float> records);
+  // There are no copies any more. Throws std::runtime_error while a batch is in flight.
+  void forget_all();
 
   // On a device (lines.cpp). The records there are the caller's: here it is decided which line holds which row. One
   // caller at a time may plan and lower.
@@ -453,6 +469,7 @@ class RowGroup {
   std::size_t num_excess_frames() const;
   bool shrink_to_budget();
   void evict(std::span<const std::uint32_t> victims);
+  void forget(std::span<const std::uint32_t> victims);
   void append(std::span<const RecordId> ids, std::span<const std::byte* const> records, Location* locations);
   void place_missing(WorkingSet& ws, std::vector<std::uint32_t>& frames, std::size_t num_keys);
   void place_key(WorkingSet& ws, std::size_t native_table, std::uint32_t u, std::uint32_t frame);
@@ -508,6 +525,10 @@ class RowGroup {
   void require_addable(const WorkingSet& ws, std::span<const std::int32_t> ids,
                        std::span<const std::uint8_t> reached) const;
   bool is_frozen(const WorkingSet& ws, std::size_t u) const;
+
+  // copies.cpp
+  void require_copies() const;
+  void require_filled(const WorkingSet& ws) const;
 
   // gradients.cpp
   void start_gradients(WorkingSet& ws) const;
@@ -567,6 +588,7 @@ class RowGroup {
   std::shared_ptr<Budget> budget_;
   Policy policy_;
   std::optional<LogOptions> disk_;
+  const bool forgets_;
   std::unique_ptr<Members> members_;  // none where no table has a membership rule
   std::vector<NativeTable> tables_;   // 2 * num_tables()
   Frames frames_;

@@ -15,6 +15,7 @@ from .group import (
 )
 from .groups import rules_of
 from .membership import NO_CLOCK, EventClock, Waiting
+from .replica import Replica
 from .spill import remove_left
 from .store import Store
 
@@ -29,6 +30,7 @@ __all__ = [
     "ROW",
     "EventClock",
     "Group",
+    "Replica",
     "RowBlock",
     "Store",
     "Unsent",

@@ -5,6 +5,7 @@ import pytest
 
 import sfctr
 from sfctr.spec.batch import Batch, Keys
+from sfctr.spec.runfile import Parallel
 
 from . import worlds
 
@@ -111,3 +112,45 @@ def test_tiers_change_no_bit_on_ranks(name, window, tmp_path):
     worlds.same_rows(one, found)
     for mine, others in zip(one.viewed, found.viewed, strict=True):
         np.testing.assert_array_equal(others, mine)
+
+
+ALLREDUCE = Parallel(sync="allreduce")
+
+
+@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("counts", [[1, 1], [3, 1], [4, 0], [1, 1, 1], [2, 0, 1, 1]], ids=str)
+def test_both_ways_of_synchronising_come_to_the_same_bits(counts, window):
+    size = len(counts)
+    one = worlds.train(BATCHES, SCHEMA, TABLES, size=size, counts=counts, views=VIEWS)
+    found = worlds.train(
+        BATCHES, SCHEMA, TABLES, size=size, counts=counts, window=window, options=ALLREDUCE, views=VIEWS
+    )
+    worlds.same_rows(one, found)
+    assert found.losses == one.losses
+    for mine, others in zip(one.viewed, found.viewed, strict=True):
+        np.testing.assert_array_equal(others, mine)
+
+
+@pytest.mark.parametrize("sync", ["owners", "allreduce"])
+def test_where_tables_are_changes_no_bit(sync):
+    placed = [
+        sfctr.Table("user", dim=5, optimizer=sfctr.Adam(lr=0.05), placement="one"),
+        sfctr.Table(
+            "tag", dim=5, optimizer=sfctr.Adagrad(lr=0.1), linear=sfctr.FTRL(lr=0.1), placement="replicated"
+        ),
+        sfctr.Table("site", dim=3, optimizer=sfctr.SGD(lr=0.2), dtype="bf16", placement="replicated"),
+    ]
+    one = worlds.train(BATCHES, SCHEMA, TABLES, size=3, views=VIEWS)
+    found = worlds.train(BATCHES, SCHEMA, placed, size=3, window=3, options=Parallel(sync=sync), views=VIEWS)
+    worlds.same_rows(one, found)
+    for mine, others in zip(one.viewed, found.viewed, strict=True):
+        np.testing.assert_array_equal(others, mine)
+
+
+@pytest.mark.parametrize("name", TIERS)
+def test_copies_that_leave_ram_are_brought_again(name, tmp_path):
+    one = worlds.train(BATCHES, SCHEMA, TABLES, size=3)
+    found = worlds.train(
+        BATCHES, SCHEMA, TABLES, size=3, window=2, tiers=TIERS[name], directory=str(tmp_path), options=ALLREDUCE
+    )
+    worlds.same_rows(one, found)

@@ -135,7 +135,7 @@ class Pipeline:
             self._require_others()
             return None
         self._place_now("plan", self._rows.plan, prepared)
-        self._place_now("plan", self._rows.plan_copies, prepared)
+        self._place_now("plan", self._rows.place_copies, prepared)
         with span("fetch", step=self._num_read):
             self._rows.fetch(prepared)
         if self._rows.store.has_device_tier:
@@ -203,7 +203,7 @@ class Pipeline:
                 assert self._planning is not None
                 self._num_placed += 1
                 prepared = self._planning
-                for place in (self._rows.plan, self._rows.plan_copies):
+                for place in (self._rows.plan, self._rows.place_copies):
                     if not self._place("plan", place, prepared, "tiers.ram"):
                         return
                 with span("fetch", step=self._num_placed):

@@ -73,16 +73,14 @@ class Rows:
     def plan(self, prepared: Prepared, number: int) -> bool:
         return self.store.plan(prepared.kept, number)
 
-    def plan_copies(self, prepared: Prepared, number: int) -> bool:
-        return self.exchange is None or self.exchange.plan(prepared.shared, number)
+    def place_copies(self, prepared: Prepared, number: int) -> bool:
+        return self.exchange is None or self.exchange.place(prepared.shared, number)
 
     def lift(self, prepared: Prepared, number: int) -> bool:
         return self.store.lift(prepared.kept, number)
 
     def fetch(self, prepared: Prepared) -> None:
         self.store.fetch(prepared.kept)
-        if self.exchange is not None:
-            self.exchange.fetch(prepared.shared)
 
     def begin(self, prepared: Prepared) -> None:
         """It is the batch's turn, and the one before has ended: what its rows are is decided, and they are there."""

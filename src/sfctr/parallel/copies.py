@@ -29,8 +29,7 @@ class Replica(Protocol):
     """What this asks of a store.Replica."""
 
     def announce(self, working_set: Any) -> None: ...
-    def plan(self, working_set: Any) -> bool: ...
-    def fetch(self, working_set: Any) -> None: ...
+    def place(self, working_set: Any) -> bool: ...
     def discard(self, working_set: Any) -> None: ...
     def missing(self, working_set: Any) -> I64: ...
     def fill(self, working_set: Any, ids: I64, records: F32) -> None: ...
@@ -63,11 +62,8 @@ class Copies:
     def announce(self) -> None:
         self._replica.announce(self.working_set)
 
-    def plan(self) -> bool:
-        return self._replica.plan(self.working_set)
-
-    def fetch(self) -> None:
-        self._replica.fetch(self.working_set)
+    def place(self) -> bool:
+        return self._replica.place(self.working_set)
 
     def discard(self) -> None:
         self._replica.discard(self.working_set)

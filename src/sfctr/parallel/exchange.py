@@ -142,13 +142,9 @@ class RowExchange:
         for copies in filter(None, shared.copies):
             copies.announce()
 
-    def plan(self, shared: SharedBatch, number: int) -> bool:
+    def place(self, shared: SharedBatch, number: int) -> bool:
         copies = shared.copies[number]
-        return copies is None or copies.plan()
-
-    def fetch(self, shared: SharedBatch) -> None:
-        for copies in filter(None, shared.copies):
-            copies.fetch()
+        return copies is None or copies.place()
 
     def discard(self, shared: SharedBatch) -> None:
         for copies in filter(None, shared.copies):

@@ -45,11 +45,11 @@ class Shared(Protocol):
 
 
 class Exchange(Protocol):
-    """Every rank makes the same calls in the same order: share() to announce() in the thread that reads, plan() and
-    fetch() in the one that plans, all else in the one that trains. All raise PeerError where another rank cannot go on.
+    """Every rank makes the same calls in the same order: share() to announce() in the thread that reads, place() in
+    the one that plans, all else in the one that trains. All raise PeerError where another rank cannot go on.
 
-    Some ways of sharing rows keep copies of others' rows on each rank. announce(), plan(), fetch(), commit() and
-    discard() are theirs, and are called beside the store's for `owned`; without copies they do nothing.
+    Some ways of sharing rows keep copies of others' rows on each rank. announce(), place(), commit() and discard() are
+    theirs, and are called beside the store's for `owned`; without copies they do nothing.
     """
 
     @property
@@ -79,11 +79,9 @@ class Exchange(Protocol):
 
     def announce(self, shared: Any) -> None: ...
 
-    def plan(self, shared: Any, number: int) -> bool:
+    def place(self, shared: Any, number: int) -> bool:
         """Have room for the copies of group `number`; False where batches in flight hold it."""
         ...
-
-    def fetch(self, shared: Any) -> None: ...
 
     def bring_rows(self, shared: Any, groups: Sequence[Any]) -> None:
         """Have the weights of own's keys in own, as they are now, for forward and backward. The owned are settled."""

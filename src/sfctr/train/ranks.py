@@ -24,6 +24,7 @@ from sfctr.spec.peers import Peers
 from sfctr.spec.runfile import Parallel
 from sfctr.spec.tables import Table
 from sfctr.store import Group, Store
+from sfctr.telemetry import notice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,8 @@ class RankOwns:
 
 def make_exchange(store: Store, options: Parallel, reading: Peers, training: Peers) -> RowExchange:
     """reading, training: Peers for the thread that reads and for the one that trains."""
-    sides = [_side(store, group, options, training.size) for group in store.groups]
+    sides = [_side(store, number, options, training.size) for number in range(len(store.groups))]
+    _say_placements(store, options, training)
     return RowExchange(reading, training, sides, timeout_s=options.timeout_s)
 
 
@@ -134,7 +136,8 @@ def group_owners(store: Store, group: Group, size: int) -> GroupOwners:
     )
 
 
-def _side(store: Store, group: Group, options: Parallel, size: int) -> GroupSide:
+def _side(store: Store, number: int, options: Parallel, size: int) -> GroupSide:
+    group = store.groups[number]
     plan = group.plan
     is_replicated = [_is_replicated(table, group, options) for table in plan.tables]
     return GroupSide(
@@ -149,12 +152,33 @@ def _side(store: Store, group: Group, options: Parallel, size: int) -> GroupSide
         is_replicated=np.repeat(np.array(is_replicated, dtype=np.bool_), 2),
         has_membership=plan.has_membership,
         record_words=group.native.record_floats,
-        replica=None,
+        replica=store.replica(number) if any(is_replicated) else None,
     )
 
 
 def _is_replicated(table: Table, group: Group, options: Parallel) -> bool:
-    return False
+    """Whether every rank keeps copies of the table's rows."""
+    if table.has_membership:
+        return False
+    return options.sync == "allreduce" or placed(table, group.row_bytes).placement == "replicated"
+
+
+def _say_placements(store: Store, options: Parallel, peers: Peers) -> None:
+    """Where rows are, in a line, by the first rank."""
+    if peers.rank:
+        return
+    where: dict[str, list[str]] = {}
+    for group in store.groups:
+        for table in group.plan.tables:
+            placement: str = placed(table, group.row_bytes).placement
+            if placement == "sharded" and _is_replicated(table, group, options):
+                placement = "sharded, with copies on each of what batches use"
+            where.setdefault(placement, []).append(table.name)
+    text = "; ".join(f"{placement}: {', '.join(names)}" for placement, names in where.items())
+    notice(f"{peers.size} processes have the tables between them ({text})")
+    members = [table.name for table in store.tables.values() if table.has_membership]
+    if options.sync == "allreduce" and members:
+        notice(f"table '{members[0]}' has options of membership: its rows have no copies, and travel at each step")
 
 
 ALONE = Ranks()

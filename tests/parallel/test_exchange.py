@@ -135,9 +135,7 @@ def test_both_ways_of_synchronising_come_to_the_same_bits(counts, window):
 def test_where_tables_are_changes_no_bit(sync):
     placed = [
         sfctr.Table("user", dim=5, optimizer=sfctr.Adam(lr=0.05), placement="one"),
-        sfctr.Table(
-            "tag", dim=5, optimizer=sfctr.Adagrad(lr=0.1), linear=sfctr.FTRL(lr=0.1), placement="replicated"
-        ),
+        sfctr.Table("tag", dim=5, optimizer=sfctr.Adagrad(lr=0.1), linear=sfctr.FTRL(lr=0.1), placement="replicated"),
         sfctr.Table("site", dim=3, optimizer=sfctr.SGD(lr=0.2), dtype="bf16", placement="replicated"),
     ]
     one = worlds.train(BATCHES, SCHEMA, TABLES, size=3, views=VIEWS)

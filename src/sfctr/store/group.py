@@ -184,10 +184,17 @@ class Group:
         been planned and settled here, on the device where rows are trained there; it pins nothing, and plan(),
         settle() and update() refuse it. Nobody may write to `weights` until then.
         """
-        self.discard(working_set)
         self.native.adopt(working_set, weights, kinds, train)
         if self._cache is not None and train:
             self._cache.adopt(working_set, weights, self.native.kinds(working_set) == ABSENT)
+
+    def prepare(self, working_set: _native.WorkingSet) -> None:
+        """Do what adopt() of a batch to be trained needs but the rows, ahead of it and perhaps in another thread.
+
+        Nothing where rows are trained in RAM; ended by discard().
+        """
+        if self._cache is not None:
+            self._cache.prepare(working_set)
 
     def gradients(self, working_set: _native.WorkingSet) -> tuple[F32, F32, U8]:
         """Merged: vectors [U, dim], first-order weights [U] (or [0]), reached [U], whose bit 1 says that there is a

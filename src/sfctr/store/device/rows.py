@@ -69,6 +69,10 @@ class DeviceRows:
         self._is_frozen = [kind.is_frozen[feature.table] for feature in self._features]
         self._plan_ahead()
 
+    def begin(self, records: Tensor, slots: I64) -> None:
+        """Begin anew with other records, which are there already."""
+        self.records, self._host_slots, self._slots, self._gradients = records, slots, None, None
+
     def _plan_ahead(self) -> None:
         """Plan for the whole batch, as long as others train."""
         size = self._working_set.num_rows

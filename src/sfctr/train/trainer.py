@@ -32,6 +32,7 @@ from .generators import generators_kept
 from .interrupt import Interrupts
 from .log import Line, Stretch
 from .loss import as_logits, row_weights, weighted_bce
+from .merging import from_first
 from .metrics import Metrics
 from .numerics import autocast, numerics, seed_step
 from .optim import set_lr
@@ -189,7 +190,7 @@ class Trainer:
             ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor, check=True)
             self._is_updating = False
         size = ready.batch.whole_size
-        self.stretch.add(size, loss, *scores)
+        self.stretch.add(size, share, *scores)
         self.step += 1
         self.rows += size
         self.epoch_rows += size
@@ -262,7 +263,8 @@ class Trainer:
         self.log_stretch()
         line: Line = {"kind": "valid", **self._position()}
         if self.progressive is not None:
-            line["progressive"] = self.progressive.result()
+            self.progressive.move_to_first(self.parts.peers)
+            line["progressive"] = from_first(self.parts.peers, self.progressive.result)
             self.progressive.close()
             self.progressive = Metrics(self.parts.labels.names)
         if found is not None:
@@ -329,7 +331,10 @@ class Trainer:
                 notice(f"the last model could not be kept at step {self.step:,}: {_words(error)}")
 
     def state(self) -> State:
-        """All that the loop needs to go on, beside rows, model, optimizer and generators. Between two steps."""
+        """All that the loop needs to go on, beside rows, model, optimizer and generators. Between two steps.
+
+        With several ranks all ask at once, and that of the first is of all of them.
+        """
         own = {
             **self._position(),
             "epochs_done": self.epochs_done,
@@ -344,10 +349,12 @@ class Trainer:
         parts = {
             "loop": State(own),
             "stages": self.stages.state(),
+            "stretch": self.stretch.of_all(self.parts.peers).state(),
             **({} if self.parts.deltas is None else {"deltas": self.parts.deltas.state()}),
-            **{name: part.state() for name, part in self._stateful().items()},
         }
-        return State.joined(parts)
+        if self.progressive is not None:
+            self.progressive.move_to_first(self.parts.peers)
+        return State.joined(parts | {name: part.state() for name, part in self._stateful().items()})
 
     def _restore(self, start: State) -> None:
         own = start.plain["loop"]
@@ -356,15 +363,13 @@ class Trainer:
         self._evaluated_at, self._best_step, self._last_auc = own["evaluated_at"], own["best_step"], own["last_auc"]
         self._facts, self._seconds = dict(own["facts"]), own["seconds"]
         self._saved = self.step, self._evaluated_at
+        self.stretch.restore(start.part("stretch"), self.parts.peers.rank)
         for name, part in self._stateful().items():
-            part.restore(start.part(name))
+            if name != "progressive" or self.parts.peers.rank == 0:  # the first rank has what all had scored
+                part.restore(start.part(name))
 
-    def _stateful(self) -> dict[str, Watch | PlateauFactor | Stretch | Metrics]:
-        parts: dict[str, Watch | PlateauFactor | Stretch | Metrics] = {
-            "watch": self.watch,
-            "plateau": self.plateau,
-            "stretch": self.stretch,
-        }
+    def _stateful(self) -> dict[str, Watch | PlateauFactor | Metrics]:
+        parts: dict[str, Watch | PlateauFactor | Metrics] = {"watch": self.watch, "plateau": self.plateau}
         return parts if self.progressive is None else {**parts, "progressive": self.progressive}
 
     @property
@@ -373,7 +378,7 @@ class Trainer:
 
     def log_stretch(self) -> None:
         if self.stretch:
-            line = self.stretch.line()
+            line = self.stretch.line(self.parts.peers)
             self._last_auc = line.get("auc")
             keys = self.parts.membership()
             line |= {"membership": keys} if keys else {}

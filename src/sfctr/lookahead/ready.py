@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sfctr import _native
-from sfctr.spec.batch import Batch
+from sfctr.spec.batch import I64, Batch
 from sfctr.spec.errors import ConfigError, ModelError
 from sfctr.spec.exchange import F64, Whole
 from sfctr.spec.schema import Schema
@@ -28,23 +28,40 @@ from .prepared import Prepared, Rows
 
 
 class DenseSum(Protocol):
-    """Sums the gradients of the dense part over all ranks."""
+    """Sums the gradients of the dense part over all ranks; then knows the sum of their squares."""
 
     def sum_gradients(self, extras: F64) -> F64:
         """extras: float64 [n]; returns those of all ranks, [P, n]."""
         ...
 
+    def square_norm(self) -> float: ...
+
 
 class RowRange:
-    """Rows [begin, end) of a ready batch: its features, labels, mask and weights, on the store's device."""
+    """Rows [begin, end) of a ready batch: its features, labels, mask and weights, on the store's device.
+
+    They are this rank's of the rows [first, last) of the whole batch.
+    """
 
     def __init__(
-        self, reader: FeatureReader, batch: Batch, working_sets: Sequence[_native.WorkingSet], begin: int, end: int
+        self,
+        reader: FeatureReader,
+        batch: Batch,
+        working_sets: Sequence[_native.WorkingSet],
+        first: int,
+        last: int,
     ) -> None:
+        begin, end = places_between(batch, first, last)
+        self._first, self.whole_size = first, last - first
         self._reader, self._all, self._working_sets = reader, batch, working_sets
         self._begin, self._end = begin, end
         self.batch = slice_batch(batch, begin, end)
         self.size = end - begin
+
+    @property
+    def places(self) -> I64:
+        """int64 [B]: where the rows stand among the whole_size rows of all ranks that these are a part of."""
+        return np.arange(self.size) if self.batch.places is None else self.batch.places - self._first
 
     @property
     def _schema(self) -> Schema:
@@ -85,11 +102,12 @@ class Ready(RowRange):
         *,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(reader, prepared.batch, prepared.own, 0, prepared.batch.size)
+        super().__init__(reader, prepared.batch, prepared.own, 0, prepared.batch.whole_size)
         self._prepared, self._rows, self._store, self._on_end = prepared, rows, rows.store, on_end
         self.number = rows.store.steps
         self.is_open = True
         self._is_merged = False
+        self._dense: DenseSum | None = None
         self._squares: float | None = None  # of all ranks' rows
 
     @property
@@ -108,8 +126,7 @@ class Ready(RowRange):
         cuts = [round(i * size / count) for i in range(count + 1)]
         for first, last in pairwise(cuts):
             if first < last:
-                begin, end = places_between(self._all, first, last)
-                yield RowRange(self._reader, self._all, self._working_sets, begin, end)
+                yield RowRange(self._reader, self._all, self._working_sets, first, last)
 
     def merge(self, dense: DenseSum | None = None, extras: F64 | None = None) -> F64:
         """Sum the gradients of all ranks: rows' where they are kept, the dense part's everywhere.
@@ -121,7 +138,7 @@ class Ready(RowRange):
         assert not self._is_merged, "merged already"
         extras = np.zeros(0) if extras is None else extras
         self._rows.merge(self._prepared)
-        self._is_merged = True
+        self._is_merged, self._dense = True, dense
         if dense is None:
             return extras[None]
         found = dense.sum_gradients(np.append(extras, math.fsum(self._rows.squares(self._prepared))))
@@ -176,7 +193,7 @@ class Ready(RowRange):
     ) -> tuple[float | None, float]:
         gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
         if clip is None:
-            if check and not self._sum_is_finite(gradients):
+            if check and (self._dense is not None or not self._sum_is_finite(gradients)):
                 self._norm(gradients)
             return None, 1.0
         norm = self._norm(gradients)
@@ -192,7 +209,10 @@ class Ready(RowRange):
         return math.isfinite(sum(sums) + self._row_squares())
 
     def _norm(self, gradients: Sequence[Tensor]) -> float:
-        squares = [float(g.double().square().sum()) for g in gradients]
+        if self._dense is not None:
+            squares = [self._dense.square_norm()]
+        else:
+            squares = [float(g.double().square().sum()) for g in gradients]
         norm = math.sqrt(math.fsum((*squares, self._row_squares())))
         if not math.isfinite(norm):
             raise ModelError(

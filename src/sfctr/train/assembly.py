@@ -34,7 +34,7 @@ from .optim import make_dense_optimizer
 from .options import check_run
 from .parts import Parts
 from .progress import ProgressLine
-from .ranks import ALONE, Ranks
+from .ranks import ALONE, DenseRanks, Ranks
 from .scoring import Labels, Scorer
 
 
@@ -133,14 +133,16 @@ def loop_parts(
     log: Callable[[Line], None] = lambda line: None,
     ranks: Ranks = ALONE,
     exchange: Exchange | None = None,
+    dense: DenseRanks | None = None,
 ) -> Parts:
     """What the loop of a settled run works with; by default nothing is evaluated, kept or logged.
 
-    ranks, exchange: the processes that train it together.
+    ranks, exchange, dense: the processes that train it together.
     """
+    trained = [*module.parameters(), *store.dense_parameters()] if dense is None else dense.parameters
     return Parts(
         model=module,
-        optimizer=make_dense_optimizer(run.train.optimizer, [*module.parameters(), *store.dense_parameters()]),
+        optimizer=make_dense_optimizer(run.train.optimizer, trained),
         source=source,
         labels=Labels.of(run.schema, run.train.loss_labels),
         lookahead=partial(Lookahead, store=store, schema=run.schema, window=run.train.window, exchange=exchange),
@@ -152,4 +154,5 @@ def loop_parts(
         membership=lambda: ranks.summed(store.membership()),
         counters=lambda: ranks.summed(store.table_counters()),
         peers=ranks.loop,
+        dense=dense,
     )

@@ -55,6 +55,7 @@ class Bench:
         self.saver, self.log, self.ranks = saver, Log(run_dir / METRICS_FILE), ranks
         self.labels = Labels.of(run.schema, run.train.loss_labels)
         self.exchange = ranks.exchange(store, run.parallel)
+        self.dense = ranks.dense(module, store, run.parallel)
         self.scorer = scorer_of(run, store, module, self.exchange)
 
     def trainer(self, progress: ProgressLine, found: Checkpoint | None = None, *, goes_on: bool = False) -> Trainer:
@@ -89,6 +90,7 @@ class Bench:
             progress=progress,
             ranks=self.ranks,
             exchange=self.exchange,
+            dense=self.dense,
         )
 
     def evaluate(self, held_out: Source) -> dict[str, Any]:

@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import nn
 
 from sfctr.data import lanes_of
+from sfctr.parallel.dense import DenseParallel, parallelise
 from sfctr.parallel.exchange import GroupSide, RowExchange
 from sfctr.parallel.owners import GroupOwners, owners_of, placed
 from sfctr.parallel.shapes import RowShape
@@ -25,6 +29,8 @@ from sfctr.spec.runfile import Parallel
 from sfctr.spec.tables import Table
 from sfctr.store import Group, Store
 from sfctr.telemetry import notice
+
+from .parts import Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +100,30 @@ class Ranks:
 
     def exchange(self, store: Store, options: Parallel) -> Exchange | None:
         return None if self.size == 1 else make_exchange(store, options, self.reading, self.rows)
+
+    def dense(self, model: nn.Module, store: Store, options: Parallel) -> DenseRanks | None:
+        """The model on all ranks, and the dense tables; changes the module in place."""
+        if self.world is None:
+            return None
+        return DenseRanks(parallelise(model, options, self.world, store.dense_tables))
+
+
+class DenseRanks:
+    """See parts.Dense."""
+
+    def __init__(self, dense: DenseParallel) -> None:
+        self.parallel = dense
+        self.needs_every_rank = dense.needs_every_rank
+        self.sum_gradients = dense.reduce
+        self.square_norm = dense.square_norm
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimizer updates, in the order of the model's and the tables' parameters."""
+        return list(self.parallel.parameters.values())
+
+    def rows(self, part: Part) -> AbstractContextManager[None]:
+        return self.parallel.rows(part.whole_size, torch.from_numpy(part.places))
 
 
 class RankOwns:

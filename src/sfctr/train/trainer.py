@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from inspect import GEN_RUNNING, getgeneratorstate
 from time import monotonic
 from typing import Any
@@ -36,7 +36,7 @@ from .merging import from_first
 from .metrics import Metrics
 from .numerics import autocast, numerics, seed_step
 from .optim import set_lr
-from .parts import Parts, Step
+from .parts import Part, Parts, Step
 from .said import Said
 from .schedule import PlateauFactor, decay_steps, schedule_factor, steps_of_run
 from .scoring import add_batch
@@ -220,20 +220,25 @@ class Trainer:
         totals, loss = self._totals(ready, weights), 0.0
         first: list[Tensor] = []
         for part in [ready] if self.options.accumulate == 1 else ready.micro_batches(self.options.accumulate):
-            if part.size == 0 and not self.parts.dense.needs_every_rank:
+            if part.size == 0 and not (self.parts.dense is not None and self.parts.dense.needs_every_rank):
                 continue
-            with autocast(self.options, self.options.device), self.parts.dense.rows(part):
-                features = part.features()
-                with span("forward", step=self.step + 1):
-                    output = self.model(features)
-            logits = as_logits(output, part.size, len(self.columns), type(self.model).__name__)
-            own = row_weights(self._columns(part.label_mask), part.weight)
-            part_loss = weighted_bce(logits, self._columns(part.labels), own, totals)
-            with span("backward", step=self.step + 1):
-                part_loss.backward()  # type: ignore[no-untyped-call]
-                loss += float(part_loss.detach())  # waits for an accelerator, if there is one
+            with self.over_ranks(part):
+                with autocast(self.options, self.options.device):
+                    features = part.features()
+                    with span("forward", step=self.step + 1):
+                        output = self.model(features)
+                logits = as_logits(output, part.size, len(self.columns), type(self.model).__name__)
+                own = row_weights(self._columns(part.label_mask), part.weight)
+                part_loss = weighted_bce(logits, self._columns(part.labels), own, totals)
+                with span("backward", step=self.step + 1):
+                    part_loss.backward()  # type: ignore[no-untyped-call]
+                    loss += float(part_loss.detach())  # waits for an accelerator, if there is one
             first.append(logits.detach()[:, 0])
         return loss, self._scores(ready, torch.cat([weights[:0, 0], *first]), weights[:, 0])
+
+    def over_ranks(self, part: Part) -> AbstractContextManager[None]:
+        """The model's forward and backward for these rows are inside."""
+        return nullcontext() if self.parts.dense is None else self.parts.dense.rows(part)
 
     def _totals(self, ready: Step, weights: Tensor) -> Tensor:
         """[K]: sum of the weights [B, K] of the whole batch."""

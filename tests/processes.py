@@ -11,6 +11,7 @@ import atexit
 import importlib.util
 import inspect
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -67,7 +68,7 @@ class Rank:
         theirs.close()
         self.pipe.send((inspect.getsourcefile(function), function.__module__, function.__qualname__))
         self.pid = self.pipe.recv()
-        self.pipe.send(call)
+        self.pipe.send_bytes(pickle.dumps(call))  # not send(), by which tensors would share memory
 
     def end(self) -> None:
         with suppress(ProcessLookupError):
@@ -128,7 +129,7 @@ def _collect(ranks: list[Rank], timeout_s: float, deaths: Collection[int]) -> di
             assert isinstance(pipe, Connection)
             rank = waited_for.pop(pipe)
             try:
-                answers[rank] = pipe.recv()
+                answers[rank] = pickle.loads(pipe.recv_bytes())
             except (EOFError, ConnectionResetError):
                 if rank not in deaths:
                     answers[rank] = False, "ended without an answer"
@@ -151,8 +152,9 @@ def _load(file: str, module: str) -> Any:
 def _serve(requests: socket.socket) -> None:
     """Fork a rank for each request, until the test's process has gone."""
     import torch
+    import torch._dynamo  # which every optimizer loads at its first step
 
-    import sfctr.parallel.world  # noqa: F401  for the ranks, which find it loaded
+    import sfctr.parallel.dense  # noqa: F401  for the ranks, which find it loaded
 
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no rank is waited for
@@ -176,16 +178,16 @@ def _be_a_rank(pipe: Connection, file: str, module: str, name: str) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pipe.send(os.getpid())
     try:
-        place, joined, args = pipe.recv()
+        place, joined, args = pickle.loads(pipe.recv_bytes())
         function = getattr(_load(file, module), name)
         if joined:
             with World.join(**place) as world:
                 result = function(world, *args)
         else:
             result = function(place, *args)
-        pipe.send((True, result))
+        pipe.send_bytes(pickle.dumps((True, result)))
     except BaseException:
-        pipe.send((False, traceback.format_exc()))
+        pipe.send_bytes(pickle.dumps((False, traceback.format_exc())))
     os._exit(0)
 
 

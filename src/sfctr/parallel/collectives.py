@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch._C._distributed_c10d import Store as Store
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 
 from sfctr.spec.peers import Bytes
 
@@ -28,8 +31,8 @@ def open_store(address: str, port: int, *, host: bool, timeout_s: float, prefix:
     return PrefixStore(f"sfctr{prefix}", store)
 
 
-def begin(store: Store, rank: int, size: int, timeout_s: float) -> None:
-    """Make torch's default group, of gloo. Collective."""
+def begin(store: Store, rank: int, size: int, *, timeout_s: float, device: str) -> None:
+    """Make torch's default group: gloo, and NCCL for tensors on a GPU. Collective."""
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s))
 
 
@@ -44,11 +47,35 @@ def barrier() -> None:
     dist.barrier()
 
 
-def new_group(ranks: Sequence[int], timeout_s: float) -> Group:
-    """A gloo group of some ranks, with connections of its own. Collective over all ranks of the run."""
+def shard(module: nn.Module, blocks: Sequence[nn.Module], device: str) -> None:
+    """Give each rank a part of every parameter, by its dim 0; gradients are summed over ranks. blocks: whose parameters
+    are gathered at once, each on its own; the rest of the module's at its beginning. Collective."""
+    mesh = init_device_mesh(device.split(":")[0], (dist.get_world_size(),), mesh_dim_names=("data",))
+    for block in [*blocks, module]:
+        block.register_forward_hook(_no_view)
+        sharded = fully_shard(block, mesh=mesh)
+        assert isinstance(sharded, FSDPModule)
+        sharded.set_gradient_divide_factor(1.0)
+        if hasattr(sharded, "set_reduce_scatter_unused_params"):  # of 2.13; before, all ranks must use the same ones
+            sharded.set_reduce_scatter_unused_params(True)
+
+
+def _no_view(module: nn.Module, given: object, output: object) -> object:
+    """What autograd's hooks on the output need: changed in place, a view would lose them."""
+    return output.clone() if isinstance(output, Tensor) and output._is_view() else output
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor, in its memory."""
+    assert isinstance(tensor, DTensor)
+    local: Tensor = tensor._local_tensor
+    return local
+
+
+def new_group(ranks: Sequence[int], timeout_s: float) -> Group | None:
+    """A gloo group of some ranks, with connections of its own; None in others. Collective over all ranks of the run."""
     group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), backend="gloo")
-    assert isinstance(group, Group)
-    return group
+    return group if isinstance(group, Group) else None
 
 
 def swap(parts: Sequence[Tensor | None], into: Sequence[Tensor | None], group: Group) -> None:

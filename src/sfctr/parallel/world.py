@@ -59,7 +59,7 @@ class World:
             ]
             board = Board(stores[1], rank, size, on_failure=on_failure)
             board.meet()
-            collectives.begin(stores[0], rank, size, timeout_s)
+            collectives.begin(stores[0], rank, size, timeout_s=timeout_s, device=device)
         except RuntimeError as error:
             raise PeerError(
                 f"rank {rank} did not meet all of {size} processes at {address}:{port} within {timeout_s:g} s"
@@ -72,7 +72,17 @@ class World:
         if name not in self._peers:
             with self.answering(name):
                 group = collectives.new_group(range(self.size), self.timeout_s)
+            assert group is not None
             self._peers[name] = GlooPeers(self, name, group)
+        return self._peers[name]
+
+    def peers_among(self, name: str, groups: Sequence[Sequence[int]]) -> GlooPeers:
+        """The ranks of that one of the groups that this rank is in; their ranks count within it. Collective over all
+        ranks, which give the same groups."""
+        with self.answering(name):
+            made = [collectives.new_group(ranks, self.timeout_s) for ranks in groups]
+        mine = next(group for group in made if group is not None)
+        self._peers[name] = GlooPeers(self, name, mine)
         return self._peers[name]
 
     @property
@@ -133,7 +143,7 @@ class GlooPeers:
     came to it from another."""
 
     def __init__(self, world: World, name: str, group: collectives.Group) -> None:
-        self.rank, self.size, self.name = world.rank, world.size, name
+        self.rank, self.size, self.name = group.rank(), group.size(), name
         self.bytes: dict[str, tuple[int, int]] = {}
         self._world = world
         self._group: collectives.Group | None = group
@@ -158,7 +168,7 @@ class GlooPeers:
             ]
             collectives.swap(
                 [collectives.as_tensor(part) for part in parts],
-                [torch.from_numpy(part) for part in into],
+                [None if q == self.rank else torch.from_numpy(part) for q, part in enumerate(into)],
                 group,
             )
         self._count(kind, sum(part.nbytes for part in parts), sum(lengths), parts[self.rank].nbytes)

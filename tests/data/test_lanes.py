@@ -318,17 +318,15 @@ def test_rows_that_are_counted_already_are_not_read_to_be_counted():
     assert counted(scan, 1) == 10
 
 
-def test_lanes_are_dealt_a_column_of_weighted_ids_without_a_value(text_file):
-    rows = pa.table({"bag": pa.nulls(40), "y": [0, 1] * 20})
+def test_a_file_without_any_weighted_id_takes_no_weights_from_the_next(parquet):
+    paths = [
+        parquet({"bag": pa.nulls(3), "y": [0, 1, 1]}, "a.parquet"),
+        parquet({"bag": ["7:0.5", "8:2"], "y": [0, 1]}, "b.parquet"),
+    ]
     schema = Schema(label="y", features=[Bag("bag", dtype="int64", separator="|", weight_separator=":")])
-
-    def make(lanes):
-        return open_source(rows, schema, batch_size=5, shuffle=False, lanes=lanes)  # less than one row a lane
-
-    with make(None) as source:
-        whole = [bits(batch) for batch in source]
-    parts = in_parts(make, (4, 12))
-    assert [bits(together(list(of_batch))) for of_batch in zip(*parts, strict=True)] == whole
+    with open_source(paths, schema, shuffle=False) as source:
+        (batch,) = source
+        assert batch.keys["bag"].keys.tolist() == [7, 8] and batch.keys["bag"].weights.tolist() == [0.5, 2.0]
 
 
 def test_to_go_on_behind_the_last_row_leaves_the_number_of_rows_known(parquet):

@@ -103,8 +103,7 @@ class EpochOrder:
         positions = np.empty(len(taken), np.int64)
         for lane in self.lanes:
             of_lane = positions[lane - self.lanes.start :: len(self.lanes)]
-            if len(of_lane):
-                of_lane[:] = self._window(lane, number * BLOCK, len(of_lane))
+            of_lane[:] = self._window(lane, number * BLOCK, len(of_lane))
         return first + taken, positions
 
     def _window(self, lane: int, first: int, rows: int) -> I64:

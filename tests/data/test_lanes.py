@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import numpy as np
@@ -15,8 +16,10 @@ from sfctr.data import lanes_of, open_source, open_training
 from sfctr.data import order as order_module
 from sfctr.data import source as source_module
 from sfctr.data import spool as spool_module
+from sfctr.data.frames import ArrowScan
 from sfctr.data.order import lane_bounds
 from sfctr.data.rows import cut, joined
+from sfctr.data.survey import counted
 from sfctr.spec.batch import Batch, Keys
 from sfctr.spec.errors import DataError
 from sfctr.spec.runfile import Data
@@ -289,6 +292,56 @@ def test_an_input_that_gives_fewer_rows_than_were_counted_is_refused(text_file):
         text_file([["id", "y"], *[[i, i % 2] for i in range(100)]])
         with pytest.raises(DataError, match=r"rows.csv: it gave 100 rows, and more of them when it was opened"):
             list(source)
+
+
+@pytest.mark.parametrize("rule", [{}, {"negatives_keep": 0.5}])
+def test_a_rank_opens_no_file_beyond_its_rows(text_file, rule):
+    paths = [text_file([["id", "y"], *[[i, i % 2] for i in range(100)]], name) for name in ("a.csv", "b.csv")]
+    schema = Schema(label="y", features=[Categorical("id", dtype="int64")])
+    options = Data(train=tuple(paths), shuffle=True, **rule)
+    source, _ = open_training(options, schema, batch_size=50, seed=0, lanes=range(4))
+    with source:
+        os.unlink(paths[1])
+        assert 0 < sum(batch.size for batch in source) <= 52
+
+
+def test_a_scan_of_a_frame_gives_the_rows_that_are_needed_alone():
+    for within, expected in (((3, 7), [3, 4, 5, 6]), ((8, 99), [8, 9]), ((12, 20), []), ((5, 5), [])):
+        chunks = list(ArrowScan(pa.table({"a": range(10)})).chunks(["a"], within=within))
+        assert [row for chunk in chunks for row in range(chunk.position, chunk.position + chunk.size)] == expected
+        assert [value for chunk in chunks for value in chunk.arrays["a"].to_pylist()] == expected
+
+
+def test_rows_that_are_counted_already_are_not_read_to_be_counted():
+    scan = ArrowScan(pa.table({"a": range(10)}))
+    scan.chunks = None
+    assert counted(scan, 1) == 10
+
+
+def test_a_file_without_any_weighted_id_takes_no_weights_from_the_next(parquet):
+    paths = [
+        parquet({"bag": pa.nulls(3), "y": [0, 1, 1]}, "a.parquet"),
+        parquet({"bag": ["7:0.5", "8:2"], "y": [0, 1]}, "b.parquet"),
+    ]
+    schema = Schema(label="y", features=[Bag("bag", dtype="int64", separator="|", weight_separator=":")])
+    with open_source(paths, schema, shuffle=False) as source:
+        (batch,) = source
+        assert batch.keys["bag"].keys.tolist() == [7, 8] and batch.keys["bag"].weights.tolist() == [0.5, 2.0]
+
+
+def test_to_go_on_behind_the_last_row_leaves_the_number_of_rows_known(parquet):
+    with open_source(parquet(table(100)), SCHEMA_OF_IDS, shuffle=False) as source:
+        assert list(source.batches(start_row=100)) == [] and source.num_rows == 100
+
+
+def test_a_rank_sees_that_times_go_back_in_rows_of_others(notices):
+    rows = pa.table({"id": range(32), "z": [0, 1] * 16, "t": [0, 5, 3, *range(6, 35)]})
+    schema = Schema(label="z", time=TimeColumn("t", format="s"), features=[Categorical("id", dtype="int64")])
+    with open_source(rows, schema, lanes=range(10, 12)) as source:
+        list(source)
+    assert ["not in order of the time column 't', first at Arrow table, row 3" in words for words in notices()] == [
+        True
+    ]
 
 
 def test_a_cut_of_a_part_counts_rows_of_the_whole():

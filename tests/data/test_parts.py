@@ -37,7 +37,7 @@ def rows_of_ranks(make, size: int) -> tuple[list[list[int]], set[int]]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("kind", ["parquet", "csv", "table", "generator"])
+@pytest.mark.parametrize("kind", ["parquet", "csv", "table", "dicts", "generator"])
 def test_ranks_read_the_source_in_turn_and_give_equally_many_batches(kind, size, parquet, text_file):
     rows = table(103)
 
@@ -46,6 +46,7 @@ def test_ranks_read_the_source_in_turn_and_give_equally_many_batches(kind, size,
             "parquet": lambda: parquet(rows, row_group_size=9),
             "csv": lambda: text_file([rows.column_names, *zip(*rows.to_pydict().values(), strict=True)]),
             "table": lambda: rows,
+            "dicts": lambda: rows.to_pylist(),
             "generator": lambda: iter(rows.to_pylist()),
         }[kind]()
         return open_source(data, SCHEMA, batch_size=10, shuffle=False, labels="none", part=part)

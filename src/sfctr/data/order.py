@@ -101,11 +101,9 @@ class EpochOrder:
         first = number * SPAN
         taken = dealt(first, min(SPAN, self.num_rows - first), self.lanes)
         positions = np.empty(len(taken), np.int64)
-        lane_of = taken % LANES
         for lane in self.lanes:
-            at = np.flatnonzero(lane_of == lane)
-            if len(at):
-                positions[at] = self._window(lane, number * BLOCK, len(at))
+            of_lane = positions[lane - self.lanes.start :: len(self.lanes)]
+            of_lane[:] = self._window(lane, number * BLOCK, len(of_lane))
         return first + taken, positions
 
     def _window(self, lane: int, first: int, rows: int) -> I64:

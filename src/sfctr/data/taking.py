@@ -60,10 +60,10 @@ def numbered(found: Iterable[Kept], stop: int | None) -> Iterator[tuple[Kept, in
     """Each chunk with the number of its first kept row, as long as that is below `stop`."""
     first = 0
     for kept in found:
-        if stop is not None and first >= stop:
-            return
         yield kept, first
         first += kept.size
+        if stop is not None and first >= stop:
+            return
 
 
 def taken(kept: Kept, first: int, wanted: Wanted, converter: Converter) -> Batch | None:

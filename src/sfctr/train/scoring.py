@@ -108,8 +108,6 @@ def scored(source: Rows, scorer: Scorer, shift: float) -> Generator[tuple[Batch,
 
 
 def add_batch(metrics: Metrics, batch: Batch, logits: F64, labels: Labels) -> None:
-    if not batch.size:
-        return
     columns = list(labels.columns)
     metrics.update(logits, batch.labels[:, columns], batch.label_mask[:, columns], batch.weight, batch.keep)
 

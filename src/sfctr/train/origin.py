@@ -14,6 +14,8 @@ from torch import nn
 
 from sfctr.checkpoint import Checkpoint, open_checkpoint
 from sfctr.data import Source
+from sfctr.spec.owned import Owns
+from sfctr.spec.peers import ALONE, Peers
 from sfctr.spec.runfile import RunFile
 from sfctr.store import Store
 
@@ -29,20 +31,32 @@ class Origin:
     allow: tuple[str, ...]
 
     @classmethod
-    def open(cls, directory: Path, allow: tuple[str, ...]) -> Origin:
-        """Raises CheckpointError where it is missing or damaged."""
-        return cls(open_checkpoint(directory), allow)
+    def open(cls, directory: Path, allow: tuple[str, ...], peers: Peers = ALONE) -> Origin:
+        """peers: all ranks, who open it together. Raises CheckpointError where it is missing or damaged."""
+        return cls(open_checkpoint(directory, peers=peers), allow)
 
     def settle(self, run: RunFile) -> RunFile:
         """With features read as the model has learnt them."""
         return with_decided_features(run, self.checkpoint.run)
 
-    def fill(self, run: RunFile, model: nn.Module, store: Store, source: Source) -> Checkpoint:
+    def fill(
+        self,
+        run: RunFile,
+        model: nn.Module,
+        store: Store,
+        source: Source,
+        *,
+        owns: Owns | None = None,
+        peers: Peers = ALONE,
+    ) -> Checkpoint:
         """Load rows and texts that fit; those that do not and begin from a file are read from there. Gives what the
-        rest can be loaded from. Raises CheckpointError for a difference that is not allowed."""
+        rest can be loaded from. Raises CheckpointError for a difference that is not allowed.
+
+        owns, peers: of several ranks, which rows of the checkpoint this one takes, and all of them.
+        """
         fitted = self.checkpoint.fitted(run, model, store, allow=self.allow)
         assert fitted.restore is not None
-        fitted.load_store(store)
+        fitted.load_store(store, owns, peers)
         tables, texts = fitted.restore.tables, fitted.strings()
         source.restore_strings({name: texts[old] for name, old in tables.items() if old in texts})
         dense = (name.removeprefix("table.") for name in fitted.restore.parameters if name.startswith("table."))

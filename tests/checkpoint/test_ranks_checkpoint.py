@@ -166,6 +166,9 @@ class Faulty:
                 peers.gather("test", np.empty(0, np.uint8))
                 checkpointer.save(rank.state())
                 checkpointer.close()
+                names = [operation.name for operation in disk.done]
+                last = max(at for at, name in enumerate(names) if name == "sync")
+                assert "sync_directory" in names[last:]  # a file's name is there for good, whoever made its directory
                 return disk.tried, words, newest.path.name, left, checkpointer.last_saved.kind
 
         return path, in_ranks(2, body)

@@ -31,7 +31,7 @@ def save_by(size, whole, directory):
         with sfctr.Store(TABLES, seed=5) as store:
             RankOfRun(whole, peers, store=store).follow()
             texts = {"shop": {peers.rank: f"seen by {peers.rank}", 99: "seen by all"}}
-            model = whole.model if peers.rank == 0 else SmallRun().model
+            model = whole.model if peers.rank == 0 else torch.nn.Linear(1, 1)
             save_model(directory, run=RUN, store=store, model=model, facts={"auc": 0.5}, strings=texts, peers=peers)
 
     in_ranks(size, body)
@@ -45,9 +45,10 @@ def test_one_process_has_all_that_the_ranks_had(tmp_path, whole, size):
         saved.load_rows(store)
         assert contents(store) == contents(whole.store)
         assert store.membership() == whole.store.membership()
-    model = SmallRun().model
-    saved.load_model(model)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), whole.model.parameters(), strict=True))
+    other = SmallRun()
+    saved.load_model(other.model)
+    assert all(torch.equal(a, b) for a, b in zip(other.model.parameters(), whole.model.parameters(), strict=True))
+    other.close()
     assert saved.strings() == {"shop": {99: "seen by all", **{rank: f"seen by {rank}" for rank in range(size)}}}
     assert saved.facts == {"auc": 0.5}
     manifest = json.loads((tmp_path / "best" / "manifest.json").read_text())
@@ -63,13 +64,26 @@ def test_ranks_load_their_own_rows(tmp_path, whole, saved_by, loaded_by):
 
     def body(peers):
         with sfctr.Store(TABLES, seed=1) as store:
-            open_model(tmp_path / "best").load_rows(store, Owned(peers))
+            open_model(tmp_path / "best", peers).load_rows(store, Owned(peers))
             return contents(store), store.membership()["user"]
 
     parts = in_ranks(loaded_by, body)
     assert union([part for part, _ in parts]) == contents(whole.store)
     counts = whole.store.membership()["user"]
     assert {name: sum(found[name] for _, found in parts) for name in counts} == counts
+
+
+def test_damage_that_rank_0_finds_all_raise(tmp_path, whole):
+    save_by(2, whole, tmp_path / "best")
+    path = tmp_path / "best" / "rows" / "000.rank-001.parquet"
+    path.write_bytes(path.read_bytes()[:-1])
+
+    def body(peers):
+        with pytest.raises(CheckpointError, match=r"000\.rank-001\.parquet has \d+ bytes"):
+            open_model(tmp_path / "best", peers)
+        peers.gather("test", np.empty(0, np.uint8))
+
+    in_ranks(2, body)
 
 
 @pytest.mark.parametrize("failing", ["_write_part", "_write_rest"])

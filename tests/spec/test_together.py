@@ -65,6 +65,27 @@ def test_each_raises_its_own_where_two_fail():
     in_ranks(2, body)
 
 
+@pytest.mark.parametrize("depth", range(3))
+@pytest.mark.parametrize("failing", range(2))
+def test_blocks_in_each_other_are_all_left_wherever_one_failed(depth, failing):
+    def body(peers):
+        def fail_at(now):
+            if (now, peers.rank) == (depth, failing):
+                raise CheckpointError("the disk is full")
+
+        with pytest.raises(CheckpointError, match="the disk is full"), Together(peers, "test") as outer:
+            fail_at(0)
+            outer.say()
+            with Together(peers, "test"):
+                fail_at(1)
+                with Together(peers, "test") as inner:
+                    inner.say()
+                fail_at(2)
+        assert len(peers.gather("later", np.zeros(0, np.uint8))) == 2  # nobody is a call ahead
+
+    in_ranks(2, body)
+
+
 def test_alone_what_is_raised_is_raised():
     with pytest.raises(KeyError), Together(ALONE, "test") as together:
         assert (together.say(b"x"), together.is_first) == ([b"x"], True)

@@ -181,15 +181,20 @@ class Checkpoint:
         return read_text(self.directory / "state.json", json.loads)
 
 
-def open_checkpoint(directory: Path, *, is_checked: bool = False) -> Checkpoint:
+def open_checkpoint(directory: Path, *, is_checked: bool = False, peers: Peers = ALONE) -> Checkpoint:
     """The checkpoint in `directory`, every file of it read and checked, unless CheckpointDirectory.newest() just did.
 
-    Raises CheckpointError where one is missing or damaged.
+    peers: all ranks, who open it together; rank 0 checks it. Raises CheckpointError where a file is missing or damaged.
     """
+    with Together(peers, "checkpoint") as together:
+        return _opened(directory, checks_files=together.is_first and not is_checked)
+
+
+def _opened(directory: Path, *, checks_files: bool) -> Checkpoint:
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: there is no checkpoint; give a directory such as RUN/checkpoints/step-...")
     manifest = read_manifest(directory)
-    if not is_checked:
+    if checks_files:
         check_files(directory, manifest.files)
     run = read_text(directory / "run.toml", lambda text: decode_run_file(text, str(directory / "run.toml")))
     return Checkpoint(directory, manifest, run)

@@ -271,9 +271,14 @@ def _lists(batch: pa.RecordBatch, name: str) -> F32:
     return values
 
 
-def open_model(directory: Path, *, is_checked: bool = False) -> SavedModel:
-    """The saved model in `directory`, its files checked, unless another rank just did. Raises CheckpointError where it
-    is missing or damaged."""
+def open_model(directory: Path, peers: Peers = ALONE) -> SavedModel:
+    """The saved model in `directory`, its files checked; by rank 0, where several open it together. Raises
+    CheckpointError where it is missing or damaged."""
+    with Together(peers, "checkpoint") as together:
+        return _opened(directory, checks_files=together.is_first)
+
+
+def _opened(directory: Path, *, checks_files: bool) -> SavedModel:
     if not directory.exists():
         old = directory.with_name(directory.name + ".old")
         if not old.exists():
@@ -287,7 +292,7 @@ def open_model(directory: Path, *, is_checked: bool = False) -> SavedModel:
             f"{directory}: format {manifest.get('format')!r} version {manifest.get('version')!r} was found and"
             f" 'sfctr.model' version {' or '.join(map(str, READABLE))} is needed; use the release that wrote it"
         )
-    if not is_checked:
+    if checks_files:
         check_files(directory, {name: FileFacts(**what) for name, what in manifest["files"].items()})
     run = read_text(directory / "run.toml", lambda text: decode_run_file(text, str(directory / "run.toml")))
     return SavedModel(

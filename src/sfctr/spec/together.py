@@ -6,7 +6,7 @@
         ...
 
 Every rank makes the same calls of say(). Whatever one raises, in between or at the end, is raised by all at their next
-call, or as they leave the block.
+call, or as they leave the block. Blocks may lie in each other: an error is told once, wherever the others are by then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -37,12 +37,15 @@ _KINDS = {
 """Errors that are of the same kind on every rank. Others are a PeerError on all but the one that raised them."""
 
 
+_IS_KNOWN = "_is_known_to_all_ranks"
+Error = TypeVar("Error", bound=BaseException)
+
+
 class Together:
     """One thing that all ranks of `peers` do; kind: as in Peers.gather. Not to be used again."""
 
     def __init__(self, peers: Peers, kind: str) -> None:
         self._peers, self._kind = peers, kind
-        self._is_over = False
 
     @property
     def is_first(self) -> bool:
@@ -54,8 +57,7 @@ class Together:
         said = self._told(_GOES_ON + mine)
         for rank, words in enumerate(said):
             if words[:1] == _FAILED:
-                self._is_over = True
-                raise _raised_by(rank, words[1:])
+                raise _known(_raised_by(rank, words[1:]))
         return [words[1:] for words in said]
 
     def hear_first(self, words: bytes = b"") -> bytes:
@@ -65,8 +67,8 @@ class Together:
     def _told(self, mine: bytes) -> list[bytes]:
         try:
             return [part.tobytes() for part in self._peers.gather(self._kind, np.frombuffer(bytearray(mine), np.uint8))]
-        except BaseException:
-            self._is_over = True
+        except BaseException as error:
+            _known(error)
             raise
 
     def __enter__(self) -> Self:
@@ -77,9 +79,16 @@ class Together:
     ) -> None:
         if error is None:
             self.say()
-        elif not self._is_over:
+        elif not hasattr(error, _IS_KNOWN):
+            _known(error)
             with suppress(PeerError):
                 self._told(_FAILED + json.dumps([type(error).__name__, str(error)]).encode())
+
+
+def _known(error: Error) -> Error:
+    """Mark it: the other ranks have heard of it, or cannot."""
+    setattr(error, _IS_KNOWN, True)
+    return error
 
 
 def _raised_by(rank: int, words: bytes) -> SfctrError:

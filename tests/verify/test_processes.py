@@ -153,5 +153,5 @@ def test_processes_of_its_own_come_to_what_ranks_of_the_tests_come_to(of_files):
 
 def test_what_a_process_cannot_do_is_said_with_its_rank(of_files):
     missing = msgspec.structs.replace(of_files, data=Data(train=("nowhere.parquet",)))
-    with pytest.raises(PeerError, match=r"rank \d: DataError: nowhere.parquet"):
+    with pytest.raises(PeerError, match=r"rank \d: DataError: there is no file 'nowhere.parquet'"):
         train_in_processes(missing, 2, 2)

@@ -28,14 +28,15 @@ from .parts import Parts
 from .progress import ProgressLine
 from .ranks import ALONE, Ranks
 from .run import reading_options
-from .run_dir import DELTAS, METRICS_FILE, RUN_FILE
+from .run_dir import DELTAS, JOB, METRICS_FILE, RUN_FILE
 from .scoring import Labels, evaluate_source, features_with_texts
 from .state import State
 from .trainer import Trainer
 
 
 class Bench:
-    """is_object: the model was given as one. saver: of the run's checkpoints. ranks: that train it together."""
+    """is_object: the model was given as one. saver: of the run's checkpoints. ranks: that train it together. job: the
+    launcher's, which they are of."""
 
     def __init__(
         self,
@@ -49,7 +50,9 @@ class Bench:
         is_object: bool,
         saver: Checkpointer,
         ranks: Ranks = ALONE,
+        job: str = "",
     ) -> None:
+        self.job = job
         self.run, self.run_dir, self.source, self.held_out = run, run_dir, source, held_out
         self.store, self.module, self.is_object = store, module, is_object
         self.saver, self.log, self.ranks = saver, Log(run_dir / METRICS_FILE), ranks
@@ -139,6 +142,8 @@ class Bench:
             (self.run_dir / METRICS_FILE).unlink(missing_ok=True)
         else:
             self.log.restore(start.part("log"))
+        if self.ranks.size > 1:
+            (self.run_dir / JOB).write_text(self.job, encoding="utf-8")
         beside = self.run_dir / f"{RUN_FILE}.new"
         with writing(self.run_dir / RUN_FILE):
             with beside.open("w", encoding="utf-8") as file:

@@ -34,7 +34,7 @@ from .progress import ProgressLine
 from .ranks import Ranks
 from .resume import check_data, find_start
 from .run import Run, build_run_model, open_store
-from .run_dir import CHECKPOINTS, claimed, next_run_dir
+from .run_dir import CHECKPOINTS, began_here, claimed, next_run_dir
 from .stages import bound, stage_seconds
 from .trainer import Trainer
 
@@ -154,14 +154,17 @@ def train_there(
     restore: Path | None = None,
     allow: tuple[str, ...] = (),
     world: World | None = None,
+    again: bool = False,
+    job: str = "",
 ) -> None:
     """Train what a run file says, in `run_dir`.
 
     world: the processes that train it together; each calls this, with the same arguments, and `run_dir` is on a file
     system that all of them share. Signals that ask one of them to end have all end after the same step.
+    again: the same was begun before by the same `job` and failed; go on with what is there of it.
     data, valid: frames instead of run.data's files. model: a module instead of run.model. trace: a file for its spans.
     resume: go on from the newest checkpoint there; restore, allow: begin from another run's; see fit.
-    overwrite: replace the run that is there.
+    overwrite: replace the run that is there. With several ranks each writes a trace of its own (FILE.rank-1, ...).
     Raises ConfigError where `run_dir` holds a run already, and any SfctrError that the run causes; what was trained
     until then is kept as the last model, and as a checkpoint where it ended between two steps. Raises Terminated, a
     SystemExit, after SIGTERM.
@@ -170,12 +173,14 @@ def train_there(
         ranks = Ranks.of(world)
         with Together(ranks.loop, "begin") as together:
             if together.is_first:
-                stack.enter_context(claimed(run_dir, resume=resume, overwrite=overwrite))
+                resume = resume or (again and began_here(run_dir, job))
+                stack.enter_context(claimed(run_dir, resume=resume, overwrite=overwrite and not resume))
+            resume = together.hear_first(bytes([resume])) == b"\1"
         origin = None if restore is None else Origin.open(restore, allow)
         run = run if origin is None else origin.settle(run)
         run, start = find_start(run, run_dir, model, ranks.loop) if resume else (settled(run, model), None)
         module = (build_run_model(run) if model is None else model).to(run.train.device)
-        recorder = stack.enter_context(Recorder(_open_trace(stack, trace)))
+        recorder = stack.enter_context(Recorder(_open_trace(stack, ranks.own_path(trace))))
         source, held_out = open_sources(stack, run, run_dir, data, valid, ranks=ranks)
         check_validation(run, held_out is not None)
         run = msgspec.structs.replace(run, schema=source.schema)
@@ -186,7 +191,9 @@ def train_there(
         found = _begin(run, module, source, store, progress, start, origin, ranks)
         saver = stack.enter_context(checkpointer(run_dir / CHECKPOINTS, run.checkpoint, store, start, ranks.saving))
         is_object = model is not None
-        bench = Bench(run, run_dir, source, held_out, store, module, is_object=is_object, saver=saver, ranks=ranks)
+        bench = Bench(
+            run, run_dir, source, held_out, store, module, is_object=is_object, saver=saver, ranks=ranks, job=job
+        )
         trainer = bench.trainer(progress, found, goes_on=start is not None)
         if trainer.has_ended and (run_dir / "last").exists():
             notice(f"{run_dir}: the run has ended, at step {trainer.step:,}, and nothing is left to train")

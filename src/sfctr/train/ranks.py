@@ -10,6 +10,7 @@ import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -77,6 +78,10 @@ class Ranks:
     def lanes(self, options: Parallel) -> range | None:
         """Those of this rank; None: all."""
         return None if self.size == 1 else lanes_of(self.rank, self.size, options.shares)
+
+    def own_path(self, path: str | Path | None) -> str | Path | None:
+        """The path by which a rank keeps a file that each has."""
+        return path if path is None or self.is_first else f"{path}.rank-{self.rank}"
 
     @property
     def part(self) -> tuple[int, int] | None:

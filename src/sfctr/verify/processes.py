@@ -54,9 +54,9 @@ def rank_steps(world: World, run: RunFile, steps: int, start: Path | None = None
     found: list[Part] = []
     with Workbench(run, Makers(), world=world) as bench:
         if start is None:
-            bench.train_part(run, steps, found.append)
+            bench.train_part(bench.run, steps, found.append)
         else:
-            bench.train_kept(run, steps, start, goes_on=True)
+            bench.train_kept(bench.run, steps, start, goes_on=True)
     return found
 
 

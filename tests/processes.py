@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
@@ -177,6 +178,7 @@ def _be_a_rank(pipe: Connection, file: str, module: str, name: str) -> NoReturn:
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pipe.send(os.getpid())
+    warnings.simplefilter("error")
     try:
         place, joined, args = pickle.loads(pipe.recv_bytes())
         function = getattr(_load(file, module), name)

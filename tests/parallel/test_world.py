@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from processes import RankFailed, run_ranks
 
+from sfctr.parallel.collectives import HEAD_BYTES
 from sfctr.parallel.world import World
 
 pytestmark = pytest.mark.processes
@@ -37,14 +38,18 @@ def test_gather_and_exchange_give_each_rank_what_the_others_had_for_it():
     assert [counts["words"] for _, _, counts in results] == [(0, 3), (2, 2), (4, 1)]
 
 
-def large(world: World) -> bool:
-    mine = np.full(3_000_001, world.rank, dtype=np.uint8)
+def of_length(world: World, length: int) -> bool:
+    """Whether parts of that length, and of one less, arrive as they were; read-only ones, too."""
+    every = [np.random.default_rng(q).integers(0, 256, length - q, dtype=np.uint8) for q in range(world.size)]
+    mine = every[world.rank].copy()
     mine.flags.writeable = False
-    return all((part == q).all() for q, part in enumerate(world.peers("a").gather("rows", mine)))
+    found = world.peers("a").gather("rows", mine)
+    return all(np.array_equal(part, expected) for part, expected in zip(found, every, strict=True))
 
 
-def test_large_buffers_arrive_whole():
-    assert all(run_ranks(2, large))
+@pytest.mark.parametrize("length", [HEAD_BYTES - 8, HEAD_BYTES - 7, HEAD_BYTES, 3_000_001])
+def test_parts_arrive_as_they_were_however_long_they_are(length):
+    assert all(run_ranks(2, of_length, length))
 
 
 def side_by_side(world: World) -> list[int]:

@@ -51,7 +51,7 @@ class WideBatchNorm(nn.BatchNorm1d):
         mean_C = torch.from_numpy(mean).to(x.device)
         scale_C = torch.rsqrt(torch.from_numpy(squares / count).to(x.device) + self.eps)
         normal: Tensor = _Normalise.apply(rows_RC, mean_C, scale_C, count, self._peers)  # type: ignore[no-untyped-call]
-        normal = normal if self.weight is None else normal * self.weight + self.bias
+        normal = (normal if self.weight is None else normal * self.weight + self.bias).to(x.dtype)
         if x.dim() == 2:
             return normal
         return normal.reshape(*x.transpose(1, -1).shape).transpose(1, -1)
@@ -102,8 +102,8 @@ class _Normalise(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, mean_C: Tensor, scale_C: Tensor, count: int, peers: Peers) -> Tensor:
         normal = (x.double() - mean_C) * scale_C
         ctx.save_for_backward(normal, scale_C)
-        ctx.count, ctx.peers = count, peers
-        return normal.to(x.dtype)
+        ctx.count, ctx.peers, ctx.dtype = count, peers, x.dtype
+        return normal.to(torch.promote_types(x.dtype, torch.float32))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
@@ -116,4 +116,4 @@ class _Normalise(torch.autograd.Function):
             total += part
         mean_C, along_C = torch.from_numpy(total / ctx.count).to(gradient.device).reshape(2, -1)
         found = (gradient - mean_C - normal * along_C) * scale_C
-        return found.to(gradients[0].dtype), None, None, None, None
+        return found.to(ctx.dtype), None, None, None, None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -96,11 +97,45 @@ def swap(parts: Sequence[Tensor | None], into: Sequence[Tensor | None], group: G
         work.wait()
 
 
-def exchange_numbers(numbers: Sequence[int], group: Group) -> list[int]:
-    """numbers[q] goes to rank q; what each rank had for this one."""
-    sent, received = torch.tensor(numbers).unsqueeze(1), torch.tensor(numbers).unsqueeze(1)
-    swap(sent.unbind(), received.unbind(), group)
-    return [int(number) for number in received]
+HEAD_BYTES = 1024
+"""Of the first message for each rank: the length of what it is to get, and the beginning of it."""
+
+
+def exchange(parts: Sequence[Bytes], lengths: Sequence[int] | None, group: Group) -> list[Bytes]:
+    """parts[q] goes to rank q, and what q had for this rank comes back. lengths: of what comes; where they are not
+    known, a first message of one size has them, and all of what is short."""
+    rank, begun = group.rank(), 0
+    if lengths is None:
+        begun = HEAD_BYTES - 8
+        heads = [_head(part) for part in parts]
+        coming = [np.empty(HEAD_BYTES, dtype=np.uint8) for _ in parts]
+        _swap_arrays(heads, coming, group)
+        coming[rank] = heads[rank]
+        lengths = [int(head[:8].view(np.int64)[0]) for head in coming]
+    into = [part if q == rank else np.empty(lengths[q], dtype=np.uint8) for q, part in enumerate(parts)]
+    if begun:
+        for q, whole in enumerate(into):
+            if q != rank:
+                whole[:begun] = coming[q][8 : 8 + min(begun, whole.size)]
+    _swap_arrays([part[begun:] for part in parts], [whole[begun:] for whole in into], group)
+    return into
+
+
+def _head(part: Bytes) -> Bytes:
+    head = np.zeros(HEAD_BYTES, dtype=np.uint8)
+    head[:8].view(np.int64)[0] = part.size
+    begin = part[: HEAD_BYTES - 8]
+    head[8 : 8 + begin.size] = begin
+    return head
+
+
+def _swap_arrays(parts: Sequence[Bytes], into: Sequence[Bytes], group: Group) -> None:
+    rank = group.rank()
+    swap(
+        [as_tensor(part) for part in parts],
+        [None if q == rank else as_tensor(part) for q, part in enumerate(into)],
+        group,
+    )
 
 
 _LOST = re.compile(r"gloo/|Connection (closed|reset|refused)|Broken pipe|timed out|[Tt]imeout|failed to pass", re.I)

@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
-import numpy as np
-import torch
-
 from sfctr.spec.errors import PeerError
 from sfctr.spec.peers import Bytes
 
@@ -161,22 +158,14 @@ class GlooPeers:
         if group is None:
             raise PeerError(self._world.board.failure() or f"rank {self.rank} has left the others")
         with self._world.answering(self.name):
-            if lengths is None:
-                lengths = collectives.exchange_numbers([part.nbytes for part in parts], group)
-            into = [
-                parts[q] if q == self.rank else np.empty(length, dtype=np.uint8) for q, length in enumerate(lengths)
-            ]
-            collectives.swap(
-                [collectives.as_tensor(part) for part in parts],
-                [None if q == self.rank else torch.from_numpy(part) for q, part in enumerate(into)],
-                group,
-            )
-        self._count(kind, sum(part.nbytes for part in parts), sum(lengths), parts[self.rank].nbytes)
+            into = collectives.exchange(parts, lengths, group)
+        kept = parts[self.rank].nbytes
+        self._count(kind, sum(part.nbytes for part in parts) - kept, sum(part.nbytes for part in into) - kept)
         return into
 
-    def _count(self, kind: str, sent: int, received: int, kept: int) -> None:
+    def _count(self, kind: str, sent: int, received: int) -> None:
         before = self.bytes.get(kind, (0, 0))
-        self.bytes[kind] = before[0] + sent - kept, before[1] + received - kept
+        self.bytes[kind] = before[0] + sent, before[1] + received
 
 
 def _first_line(error: BaseException) -> str:

@@ -48,7 +48,9 @@ def train(
 ) -> None:
     """Train what a run file says.
 
-    Started by 'sfctr launch' or torchrun it is one of the processes that train the run together. Shows progress and evaluations, keeps the best and the last model, and prints what they are worth. A run that was
+    Started by 'sfctr launch' or torchrun it is one of the processes that train the run together.
+
+    Shows progress and evaluations, keeps the best and the last model, and prints what they are worth. A run that was
     stopped or killed goes on with --resume, as if it had not been.
     """
     from sfctr.train.fit import train_there

@@ -1,4 +1,4 @@
-"""Processes that train a run together are killed, and the job goes on by itself to the very end it would have come to."""
+"""Processes that train a run together are killed, and the job goes on by itself to the end it would have come to."""
 
 from __future__ import annotations
 

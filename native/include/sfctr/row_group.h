@@ -227,8 +227,10 @@ class RowGroup {
   // Words of a row's weights, as a record begins: its vector and its first-order weight.
   std::size_t wire_words() const { return layout_.vector_words + layout_.linear; }
   // [U, wire_words]: the weights of all unique keys as they are in RAM now; zeros of a key that is absent or refused.
-  // REQUIRES: located, and settled if it is to be trained, else throws std::runtime_error; so does the next.
+  // REQUIRES: located, and settled if it is to be trained, else throws std::runtime_error; so do the next two.
   void weights(const WorkingSet& ws, std::span<float> out) const;
+  // [n, wire_words]: the same of unique keys `ids`. Throws std::invalid_argument where one is none.
+  void weights(const WorkingSet& ws, std::span<const std::int32_t> ids, std::span<float> out) const;
   // [U], a RecordKind; as long as the working set stays located.
   std::span<const std::uint8_t> kinds(const WorkingSet& ws) const;
   // A batch's rows are these, from elsewhere: from now on and until discard() it is located, fetched and settled, for
@@ -521,6 +523,7 @@ class RowGroup {
 
   // travel.cpp
   void require_own(const WorkingSet& ws) const;
+  void copy_weights(const WorkingSet& ws, std::size_t u, float* out) const;
   void point_adopted(WorkingSet& ws, std::span<const float> weights);
   void require_addable(const WorkingSet& ws, std::span<const std::int32_t> ids,
                        std::span<const std::uint8_t> reached) const;

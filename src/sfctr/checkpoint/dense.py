@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +50,22 @@ def load_buffers(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU, each with memory of its own, also those that were tied."""
+    """On the CPU, each with memory of its own, also those that were tied. Of a tensor that ranks have parts of (torch's
+    DTensor) the whole: they all call this then."""
     return {
-        name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        name: _whole(value.detach()).to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, value in tensors.items()
     }
+
+
+def is_shared(value: Tensor) -> bool:
+    """Whether each rank has a part of it."""
+    return hasattr(value, "full_tensor")
+
+
+def _whole(value: Tensor) -> Tensor:
+    whole: Any = getattr(value, "full_tensor", None)
+    return value if whole is None else cast(Tensor, whole())
 
 
 def parameter_names(model: nn.Module, store: Store) -> dict[int, str]:

@@ -25,6 +25,7 @@ from .apply import apply
 from .export import export
 from .init import init
 from .inspect import inspect
+from .launch import launch
 from .make import fetch, synth
 from .score import evaluate, predict
 from .trace import trace
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 for _command in (init, train, evaluate, predict, export, apply, inspect, trace, verify, synth, fetch):
     app.command()(_command)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)
 
 
 @app.callback()

@@ -26,6 +26,7 @@ from .deltas import RunDeltas
 from .log import Log
 from .parts import Parts
 from .progress import ProgressLine
+from .ranks import ALONE, Ranks
 from .run import reading_options
 from .run_dir import DELTAS, METRICS_FILE, RUN_FILE
 from .scoring import Labels, evaluate_source, features_with_texts
@@ -34,7 +35,7 @@ from .trainer import Trainer
 
 
 class Bench:
-    """is_object: the model was given as one. saver: of the run's checkpoints."""
+    """is_object: the model was given as one. saver: of the run's checkpoints. ranks: that train it together."""
 
     def __init__(
         self,
@@ -47,12 +48,15 @@ class Bench:
         *,
         is_object: bool,
         saver: Checkpointer,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.run, self.run_dir, self.source, self.held_out = run, run_dir, source, held_out
         self.store, self.module, self.is_object = store, module, is_object
-        self.saver, self.log = saver, Log(run_dir / METRICS_FILE)
+        self.saver, self.log, self.ranks = saver, Log(run_dir / METRICS_FILE), ranks
         self.labels = Labels.of(run.schema, run.train.loss_labels)
-        self.scorer = scorer_of(run, store, module)
+        self.exchange = ranks.exchange(store, run.parallel)
+        self.dense = ranks.dense(module, store, run.parallel)
+        self.scorer = scorer_of(run, store, module, self.exchange)
 
     def trainer(self, progress: ProgressLine, found: Checkpoint | None = None, *, goes_on: bool = False) -> Trainer:
         """The loop; from then on the directory holds what is true of the run.
@@ -82,8 +86,11 @@ class Bench:
             scorer=self.scorer,
             evaluate=None if self.held_out is None else partial(self.evaluate, self.held_out),
             save=self.save,
-            log=self.log.write,
+            log=self.log.write if self.ranks.is_first else lambda line: None,
             progress=progress,
+            ranks=self.ranks,
+            exchange=self.exchange,
+            dense=self.dense,
         )
 
     def evaluate(self, held_out: Source) -> dict[str, Any]:
@@ -96,6 +103,7 @@ class Bench:
             group_by=train.group_by,
             slices=train.slices,
             directory=str(self.run_dir),
+            peers=self.ranks.loop,
         )
 
     def save(self, name: str, facts: dict[str, Any]) -> None:
@@ -107,6 +115,7 @@ class Bench:
             model=self.module,
             facts={**facts, **self.facts()},
             strings=strings_of(self.source),
+            peers=self.ranks.loop,
         )
 
     def trained(self) -> Trained:
@@ -124,6 +133,8 @@ class Bench:
         return {"log_odds_shift": self.source.log_odds_shift, "model_is_object": self.is_object}
 
     def _begin_files(self, start: State | None) -> None:
+        if not self.ranks.is_first:
+            return
         if start is None:
             (self.run_dir / METRICS_FILE).unlink(missing_ok=True)
         else:
@@ -155,7 +166,7 @@ class _Checkpoints:
                 store=bench.store,
                 model=bench.module,
                 optimizer=self._optimizer,
-                trainer={**state.plain, "log": bench.log.state().plain},
+                trainer={**state.plain, "log": bench.log.state().plain if bench.ranks.is_first else {}},
                 tensors=state.tensors,
                 facts=bench.facts(),
                 best_step=None if best_step is None else steps_before + best_step,

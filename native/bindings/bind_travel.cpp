@@ -28,10 +28,15 @@ void require_shape(const char* name, const Array& array, std::size_t rows, std::
                               std::to_string(columns) + "]");
 }
 
-void weights(const RowGroup& group, const PyWorkingSet& ws, arrays::Matrix<float> out) {
-  require_shape("out", out, ws.core.num_unique(), group.wire_words());
+void weights(const RowGroup& group, const PyWorkingSet& ws, arrays::Matrix<float> out,
+             std::optional<arrays::Vector<const std::int32_t>> ids) {
+  require_shape("out", out, ids ? ids->size() : ws.core.num_unique(), group.wire_words());
   Release release;
-  group.weights(ws.core, arrays::span(out));
+  if (ids) {
+    group.weights(ws.core, arrays::span(*ids), arrays::span(out));
+  } else {
+    group.weights(ws.core, arrays::span(out));
+  }
 }
 
 auto kinds(const RowGroup& group, const PyWorkingSet& ws) {
@@ -86,9 +91,11 @@ void bind_travel(nb::class_<RowGroup>& group) {
   group
       .def_prop_ro("wire_words", &RowGroup::wire_words,
                    "W, float32 words of a row's weights: its vector and its first-order weight, as a record begins.")
-      .def("weights", &weights, "ws"_a, "out"_a.noconvert(),
-           "Write the weights of all unique keys, as they are in RAM now, to out [U, W]; zeros of one that is absent\n"
-           "or refused. The working set is located, and settled if it is to be trained.")
+      .def("weights", &weights, "ws"_a, "out"_a.noconvert(), "ids"_a.noconvert() = nb::none(),
+           "Write the weights of unique keys, int32 [n], as they are in RAM now, to out [n, W]; of all of them where "
+           "ids is\n"
+           "None. Zeros of one that is absent or refused. The working set is located, and settled if it is to be "
+           "trained.")
       .def("kinds", &kinds, "ws"_a, nb::sig("def kinds(self, ws: WorkingSet) -> NDArray[numpy.uint8]"),
            "uint8 [U]: 0 for a key that has a row, 1 for one that is absent, 2 for one that is refused in training, 3\n"
            "for one that is being given a row.")

@@ -37,11 +37,29 @@ void RowGroup::weights(const WorkingSet& ws, std::span<float> out) const {
   const std::size_t words = wire_words();
   require_size("out", out.size(), ws.num_unique() * words);
   parallel_ranges(ws.num_unique(), kKeys, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t u = begin; u < end; ++u) {
-      const float* const record = is_none(ws.located.kinds[u]) ? zeros_.data() : ws.located.records[u];
-      std::copy_n(record, words, out.data() + u * words);
+    for (std::size_t u = begin; u < end; ++u) copy_weights(ws, u, out.data() + u * words);
+  });
+}
+
+void RowGroup::weights(const WorkingSet& ws, std::span<const std::int32_t> ids, std::span<float> out) const {
+  require_located(ws);
+  if (forgets_) require_filled(ws);
+  const std::size_t words = wire_words();
+  require_size("out", out.size(), ids.size() * words);
+  for (const std::int32_t u : ids) {
+    if (u >= 0 && static_cast<std::size_t>(u) < ws.num_unique()) continue;
+    throw std::invalid_argument("unique key " + std::to_string(u) + " of " + std::to_string(ws.num_unique()));
+  }
+  parallel_ranges(ids.size(), kKeys, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      copy_weights(ws, static_cast<std::size_t>(ids[i]), out.data() + i * words);
     }
   });
+}
+
+void RowGroup::copy_weights(const WorkingSet& ws, std::size_t u, float* out) const {
+  const float* const record = is_none(ws.located.kinds[u]) ? zeros_.data() : ws.located.records[u];
+  std::copy_n(record, wire_words(), out);
 }
 
 std::span<const std::uint8_t> RowGroup::kinds(const WorkingSet& ws) const {

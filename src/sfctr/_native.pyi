@@ -515,10 +515,10 @@ class RowGroup:
         W, float32 words of a row's weights: its vector and its first-order weight, as a record begins.
         """
 
-    def weights(self, ws: WorkingSet, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    def weights(self, ws: WorkingSet, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
-        Write the weights of all unique keys, as they are in RAM now, to out [U, W]; zeros of one that is absent
-        or refused. The working set is located, and settled if it is to be trained.
+        Write the weights of unique keys, int32 [n], as they are in RAM now, to out [n, W]; of all of them where ids is
+        None. Zeros of one that is absent or refused. The working set is located, and settled if it is to be trained.
         """
 
     def kinds(self, ws: WorkingSet) -> NDArray[numpy.uint8]:

@@ -145,10 +145,10 @@ class Travelling(Direct):
         return step, own, held
 
     def bring(self, own: _native.WorkingSet, held: _native.WorkingSet) -> None:
-        weights = np.full((held.num_unique, self.group.wire_words), np.nan, dtype=F32)
-        self.group.weights(held, weights)
         ids = held.source_ids(0)
-        self.group.adopt(own, weights[ids], self.group.kinds(held)[ids], train=True)
+        weights = np.full((ids.size, self.group.wire_words), np.nan, dtype=F32)
+        self.group.weights(held, weights, ids)
+        self.group.adopt(own, weights, self.group.kinds(held)[ids], train=True)
 
     def send(self, own: _native.WorkingSet, held: _native.WorkingSet) -> None:
         vectors, linear, reached = self.group.gradients(own)
@@ -358,7 +358,27 @@ def test_records_are_whole_and_as_they_are_now(tiers: sfctr.Tiers) -> None:
         weights = np.empty((3, 1), F32)
         group.weights(later, weights)
         assert weights.tolist() == [[1.0], [0.5], [0.75]]
+        group.weights(later, weights, np.array([2, 2, 0], np.int32))
+        assert weights.tolist() == [[0.75], [0.75], [1.0]]
+        with pytest.raises(ValueError, match="unique key 3 of 3"):
+            group.native.weights(later, weights, np.array([0, 1, 3], np.int32))
         assert group.kinds(later).tolist() == [FRESH, ROW, ROW]
+
+
+def test_a_snapshot_has_the_rows_as_they_were_before_others_trained_them() -> None:
+    with Store([sfctr.Table("t", dim=1, init=sfctr.Uniform(1.0, 1.0), optimizer=SGD(lr=1.0))]) as store:
+        [group] = store.groups
+        for number in range(2):
+            held = held_by(store, one(4), one(5 + number))
+            add(group, held, 0, [0.5], [1])
+            add(group, held, 1, [0.25], [1])
+            store.commit((held,))
+            if number == 0:
+                group.begin_snapshot(True)
+        found: dict[int, float] = {}
+        while (part := group.take_snapshot(9)) is not None:
+            found |= dict(zip(part[1].tolist(), part[3][:, 0].tolist(), strict=True))
+        assert found == {4: 0.5, 5: 0.75}
 
 
 def test_a_refused_key_counts_as_reached_wherever_it_was_reached() -> None:

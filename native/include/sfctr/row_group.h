@@ -57,6 +57,7 @@
 #include "sfctr/budget.h"
 #include "sfctr/device_lines.h"
 #include "sfctr/frames.h"
+#include "sfctr/group_options.h"
 #include "sfctr/index.h"
 #include "sfctr/kernels.h"
 #include "sfctr/membership.h"
@@ -72,41 +73,6 @@ namespace sfctr {
 
 struct KeyBlock;
 struct FeatureGradient;
-
-// How the rows of one table begin, and whether they change.
-struct TableInit {
-  std::uint64_t seed = 0;       // of first values, and of the rounding of bf16
-  std::uint64_t null_seed = 0;  // of the row of a missing value
-  bool normal = true;           // a is the mean, b the standard deviation; else uniform in [a, b)
-  double a = 0, b = 0;
-  float state0 = 0;         // first value of Adagrad's accumulators
-  float linear_state0 = 0;  // the same for the first-order weight
-  bool frozen = false;      // rows are neither trained nor added
-  MembershipRule membership{};
-};
-
-// Where the parts of a record lie, in words the size of a float.
-struct Layout {
-  std::size_t dim, linear;  // linear: 0 or 1 floats
-  std::size_t vector_state, linear_state;
-  Element element;
-  std::size_t vector_words;  // what dim elements take
-
-  std::size_t linear_offset() const { return vector_words; }
-  std::size_t vector_state_offset() const { return vector_words + linear; }
-  std::size_t linear_state_offset() const { return vector_words + linear + vector_state; }
-  std::size_t num_floats() const { return vector_words + linear + vector_state + linear_state; }
-};
-
-// Where rows may be.
-struct GroupTiers {
-  std::shared_ptr<Budget> budget = std::make_shared<Budget>();  // of RAM
-  std::optional<LogOptions> disk;  // none: rows that the budget has no room for are refused
-  bool forgets = false;            // or forgotten, being copies: neither with disk nor with membership
-  Policy policy = Policy::kLru;
-  std::shared_ptr<RowFaults> faults{};                // for tests
-  std::size_t snapshot_bytes = std::size_t{1} << 20;  // of rows kept for a snapshot
-};
 
 // What has moved of a table, in rows; since the group was made.
 struct RowCounters {
@@ -227,8 +193,10 @@ class RowGroup {
   // Words of a row's weights, as a record begins: its vector and its first-order weight.
   std::size_t wire_words() const { return layout_.vector_words + layout_.linear; }
   // [U, wire_words]: the weights of all unique keys as they are in RAM now; zeros of a key that is absent or refused.
-  // REQUIRES: located, and settled if it is to be trained, else throws std::runtime_error; so does the next.
+  // REQUIRES: located, and settled if it is to be trained, else throws std::runtime_error; so do the next two.
   void weights(const WorkingSet& ws, std::span<float> out) const;
+  // [n, wire_words]: the same of unique keys `ids`. Throws std::invalid_argument where one is none.
+  void weights(const WorkingSet& ws, std::span<const std::int32_t> ids, std::span<float> out) const;
   // [U], a RecordKind; as long as the working set stays located.
   std::span<const std::uint8_t> kinds(const WorkingSet& ws) const;
   // A batch's rows are these, from elsewhere: from now on and until discard() it is located, fetched and settled, for
@@ -521,6 +489,7 @@ class RowGroup {
 
   // travel.cpp
   void require_own(const WorkingSet& ws) const;
+  void copy_weights(const WorkingSet& ws, std::size_t u, float* out) const;
   void point_adopted(WorkingSet& ws, std::span<const float> weights);
   void require_addable(const WorkingSet& ws, std::span<const std::int32_t> ids,
                        std::span<const std::uint8_t> reached) const;

@@ -153,16 +153,16 @@ class Group:
         """W: float32 words of a row's weights, its vector (dim halves of words in bf16) and its first-order weight."""
         return self.native.wire_words
 
-    def weights(self, working_set: _native.WorkingSet, out: F32) -> None:
-        """Write the weights of all unique keys as they are now to out [U, W]; zeros of one that is absent or refused.
+    def weights(self, working_set: _native.WorkingSet, out: F32, ids: I32 | None = None) -> None:
+        """Write the weights of unique keys `ids` [n] as they are now to out [n, W]; of all [U, W] where it is None.
 
-        The batch is fetched, settled and lifted, or it is viewed.
+        Zeros of a key that is absent or refused. The batch is fetched, settled and lifted, or it is viewed.
         """
         rows = self.on_device(working_set)
         if rows is None:
-            self.native.weights(working_set, out)
+            self.native.weights(working_set, out, ids)
         else:
-            out[:] = rows.floats(None, self.wire_words)
+            out[:] = rows.floats(None if ids is None else ids.astype(np.int64), self.wire_words)
 
     def kinds(self, working_set: _native.WorkingSet) -> U8:
         """Of each unique key [U]: ROW, ABSENT, REFUSED or FRESH."""

@@ -76,9 +76,12 @@ class Replica:
         """Keep the records [m, R] of unique keys `ids` [m], as Group.records gives them where the rows are held."""
         self.native.fill(working_set, ids, records)
 
-    def weights(self, working_set: _native.WorkingSet, out: F32) -> None:
-        """Write the weights of all unique keys as they are now to out [U, W]. Nothing is missing any more."""
-        self.native.weights(working_set, out)
+    def weights(self, working_set: _native.WorkingSet, out: F32, ids: I32 | None = None) -> None:
+        """Write the weights of unique keys `ids` [n] as they are now to out [n, W]; of all [U, W] where it is None.
+
+        Nothing is missing any more.
+        """
+        self.native.weights(working_set, out, ids)
 
     def add_gradients(self, working_set: _native.WorkingSet, ids: I32, vectors: F32, linear: F32, reached: U8) -> None:
         """As Group.add_gradients; what comes to a frozen table is dropped here too."""

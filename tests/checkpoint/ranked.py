@@ -39,7 +39,7 @@ class Owned:
     def __call__(self, table: str, keys: U64, *, is_null: bool = False) -> Bools:
         self.asked += keys.size
         """Rows beside the keys are another rank's than keys of the same number: who forgets to ask is found out."""
-        return (owners(keys, self.peers.size) + is_null) % self.peers.size == self.peers.rank
+        return (owners(keys, self.peers.size) - is_null) % self.peers.size == self.peers.rank
 
 
 class RankOfRun:
@@ -98,6 +98,18 @@ def rows_of(store: Store, name: str) -> dict[tuple[int, bool], bytes]:
         for i, row in enumerate(zip(block.keys.tolist(), block.nulls.tolist(), strict=True)):
             found[row] = b"".join(np.ascontiguousarray(column[i]).tobytes() for column in columns)
     return found
+
+
+def has_only_its_own(store: Store, owns: Owned) -> bool:
+    """Whether every row of it, and every key that waits, is this rank's."""
+    found = [
+        owns(name, block.keys[block.nulls == is_null], is_null=is_null).all()
+        for name, table in store.tables.items()
+        for block in (() if table.dense else store.rows(name))
+        for is_null in (False, True)
+    ]
+    waiting = [owns(name, store.waiting(name).keys).all() for name, t in store.tables.items() if t.has_membership]
+    return len(found) > 2 and all(found + waiting)
 
 
 def only(block: RowBlock, chosen: Bools) -> RowBlock:

@@ -9,7 +9,7 @@ import shutil
 import msgspec
 import numpy as np
 import pytest
-from ranked import Owned, RankOfRun, contents, in_turn, union
+from ranked import Owned, RankOfRun, contents, has_only_its_own, in_turn, union
 from ranks import in_ranks
 from recording import RecordingDisk
 from small_run import RUN, TABLES, SmallRun
@@ -48,7 +48,8 @@ def load_by(size, path):
 
     def body(peers):
         with sfctr.Store(TABLES, seed=5) as store:
-            open_checkpoint(path).load_store(store, Owned(peers), peers)
+            open_checkpoint(path).load_store(store, owns := Owned(peers), peers)
+            assert has_only_its_own(store, owns)
             return contents(store), store.membership()
 
     return in_ranks(size, body)

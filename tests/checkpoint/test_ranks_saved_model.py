@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from ranked import Owned, RankOfRun, contents, union
+from ranked import Owned, RankOfRun, contents, has_only_its_own, union
 from ranks import in_ranks
 from small_run import RUN, TABLES, SmallRun
 
@@ -64,7 +64,8 @@ def test_ranks_load_their_own_rows(tmp_path, whole, saved_by, loaded_by):
 
     def body(peers):
         with sfctr.Store(TABLES, seed=1) as store:
-            open_model(tmp_path / "best", peers).load_rows(store, Owned(peers))
+            open_model(tmp_path / "best", peers).load_rows(store, owns := Owned(peers))
+            assert has_only_its_own(store, owns)
             return contents(store), store.membership()["user"]
 
     parts = in_ranks(loaded_by, body)

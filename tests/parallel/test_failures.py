@@ -31,6 +31,8 @@ def told(place: dict, who: int, how: str, timeout_s: float = 30.0) -> tuple[str,
             began = time.monotonic()
             if world.rank == who:
                 FAIL[how]()
+            elif how == "raises":
+                time.sleep(1)  # the failed rank is to stay until they have come to hear of it
             peers.gather("x", ONE)
     except (PeerError, DataError) as error:
         return f"{type(error).__name__}: {error}", time.monotonic() - began

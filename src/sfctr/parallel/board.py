@@ -45,7 +45,8 @@ class Board:
         store.set(f"who/{rank}", self._names[rank])
         self._beat(0)
         self._closed = threading.Event()
-        threading.Thread(target=self._live, name="sfctr-beat", daemon=True).start()
+        self._beats = threading.Thread(target=self._live, name="sfctr-beat", daemon=True)
+        self._beats.start()
 
     def meet(self) -> None:
         """Learn who the others are; waits for them as long as the store was told to."""
@@ -55,10 +56,12 @@ class Board:
     def close(self) -> None:
         """No more signs of life."""
         self._closed.set()
+        if self._beats is not threading.current_thread():
+            self._beats.join(GRACE_S)
 
     def report(self, error: BaseException) -> str:
         """Write down what ends this rank; gives the failure that stands, which may be an earlier one."""
-        words = str(error) if isinstance(error, SfctrError) else f"{type(error).__name__}: {error}"
+        words = str(error) if isinstance(error, SfctrError) else f"{type(error).__name__}: {error}".removesuffix(": ")
         return self._write(f"{self._names[self._rank]} has ended: {' '.join(words.split())}")
 
     def linger(self) -> None:

@@ -59,6 +59,26 @@ def shard(module: nn.Module, blocks: Sequence[nn.Module], device: str) -> None:
         sharded.set_gradient_divide_factor(1.0)
         if hasattr(sharded, "set_reduce_scatter_unused_params"):  # of 2.13; before, all ranks must use the same ones
             sharded.set_reduce_scatter_unused_params(True)
+    module.register_forward_pre_hook(_hide, prepend=True, with_kwargs=True)
+    module.register_forward_pre_hook(_show, with_kwargs=True)
+
+
+class _Hidden:
+    """Not a dataclass: torch looks into those."""
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        self.args, self.kwargs = args, kwargs
+
+
+def _hide(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Keep what the module is given from the hook of torch's that comes next: it ties every input to the module, and
+    those that the module does not use would have gradients of zero where they have none."""
+    return (_Hidden(args, kwargs),), {}
+
+
+def _show(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """After that hook."""
+    return args[0].args, args[0].kwargs
 
 
 def _no_view(module: nn.Module, given: object, output: object) -> object:

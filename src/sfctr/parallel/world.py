@@ -26,6 +26,7 @@ class World:
         self.rank, self.size, self.local_rank, self.device, self.timeout_s = rank, size, local_rank, device, timeout_s
         self.board = board
         self._peers: dict[str, GlooPeers] = {}
+        self._store: collectives.Store | None = None
 
     @classmethod
     def join(
@@ -62,7 +63,9 @@ class World:
                 f"rank {rank} did not meet all of {size} processes at {address}:{port} within {timeout_s:g} s"
                 f" ({_first_line(error)}); see that all were started, with the same address, and can reach it"
             ) from None
-        return cls(rank=rank, size=size, local_rank=local_rank, device=device, timeout_s=timeout_s, board=board)
+        world = cls(rank=rank, size=size, local_rank=local_rank, device=device, timeout_s=timeout_s, board=board)
+        world._store = stores[0]  # which others still read from when torch has let go of it
+        return world
 
     def peers(self, name: str) -> GlooPeers:
         """All ranks, by connections of their own. Collective where the name is new; one thread may use them."""

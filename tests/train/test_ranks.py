@@ -104,6 +104,7 @@ CASES = {
     "2": (2, {}),
     "3, uneven": (3, {"shares": (9, 0, 7)}),
     "2, allreduce": (2, {"sync": "allreduce"}),
+    "2, fsdp": (2, {"dense": "fsdp"}),
 }
 
 
@@ -126,9 +127,17 @@ def assert_same_run(run_dir: str, alone: str) -> None:
 
 @pytest.mark.parametrize("sizes", [(1, 4, 2), (3, 1)], ids=str)
 def test_a_run_goes_on_with_another_number_of_ranks(alone, sizes):
-    run_dir = "then-".join(map(str, sizes))
-    for number, size in enumerate(sizes):
-        is_last = number == len(sizes) - 1
+    go_on(alone, [(size, {}) for size in sizes])
+
+
+def test_a_run_goes_on_with_another_division_of_the_dense_part(alone):
+    go_on(alone, [(2, {"dense": "fsdp"}), (3, {"dense": "fsdp"}), (2, {"sync": "allreduce"})])
+
+
+def go_on(alone, stretches):
+    run_dir = "-".join(f"{size}{''.join(options.values())}" for size, options in stretches)
+    for number, (size, options) in enumerate(stretches):
+        is_last = number == len(stretches) - 1
         stop_at = None if is_last else 7 * (number + 1)
-        train_on(size, with_parallel(run_of()), run_dir, resume=number > 0, stop_at=stop_at)
+        train_on(size, with_parallel(run_of(), **options), run_dir, resume=number > 0, stop_at=stop_at)
     assert_same_run(run_dir, alone)

@@ -11,10 +11,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
+from sfctr.spec.dense_parts import DenseParts
 from sfctr.spec.runfile import RunFile
 from sfctr.store import Store
 
-from .dense import copies, is_shared, model_tensors, optimizer_fields, parameter_names, split_fields
+from .dense import copies, model_tensors, optimizer_fields, parameter_names, split_fields
 from .layout import RecordLayout, layout_of
 from .parts import clock_parts, stored, waiting_parts
 from .random_states import random_states
@@ -29,7 +30,8 @@ class TrainingState:
 
     trainer: plain data (JSON; a float comes back to the bit). tensors: what the trainer keeps in tensors.
     facts: for the manifest. best_step: of the best evaluation so far; its checkpoint is kept.
-    strings: asked for while the checkpoint is written, so it may know keys of later steps.
+    strings: asked for while the checkpoint is written, so it may know keys of later steps. parts: what each of several
+    ranks has of the dense part, where that is not all of it.
     """
 
     run: RunFile
@@ -41,6 +43,7 @@ class TrainingState:
     facts: Mapping[str, Any] = field(default_factory=dict)
     best_step: int | None = None
     strings: Callable[[], Strings] = dict
+    parts: DenseParts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +71,15 @@ def capture(state: TrainingState, *, is_first: bool = True) -> Captured:
     """
     store = state.store
     membership = store.membership()  # first: rows that have expired go now
-    fields, plain_fields = split_fields(optimizer_fields(state.optimizer, parameter_names(state.model, store)))
-    tensors = model_tensors(state.model, store) | fields
+    names = parameter_names(state.model, store, state.parts)
+    fields, plain_fields = split_fields(optimizer_fields(state.optimizer, names, state.parts))
+    tensors = model_tensors(state.model, store, state.parts) | fields
     tensors |= {f"random.{name}": value for name, value in random_states().items()}
     tensors |= {f"trainer.{name}": value for name, value in state.tensors.items()}
-    whole = copies(tensors if is_first else {name: value for name, value in tensors.items() if is_shared(value)})
     return Captured(
         step=store.steps,
         run=state.run,
-        tensors=whole if is_first else {},
+        tensors=copies(tensors) if is_first else {},
         state_text=json.dumps({"trainer": state.trainer, "optimizer": plain_fields}),
         waiting=list(waiting_parts(store)),
         clock=list(clock_parts(store)),

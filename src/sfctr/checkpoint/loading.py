@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from sfctr.spec.dense_parts import DenseParts
 from sfctr.spec.errors import CheckpointError, SchemaError
 from sfctr.spec.owned import Owns
 from sfctr.spec.peers import ALONE, Peers
@@ -148,15 +149,22 @@ class Checkpoint:
         _load(model, self._tensors("model."), self.restore, "model.", self.directory)
         load_buffers(model, self._tensors("buffer."))
 
-    def load_optimizer(self, optimizer: torch.optim.Optimizer | None, model: nn.Module, store: Store) -> None:
-        """What the optimizer keeps of each parameter; its options are those it was made with."""
+    def load_optimizer(
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        model: nn.Module,
+        store: Store,
+        parts: DenseParts | None = None,
+    ) -> None:
+        """What the optimizer keeps of each parameter; its options are those it was made with. parts: what this rank has
+        of them, where that is not all."""
         if optimizer is None or (self.restore is not None and not self.restore.optimizer):
             return
         fields = join_fields(self._tensors("optimizer."), self._state["optimizer"])
         if self.restore is not None:
             fields = {self.restore.new_name(name): values for name, values in fields.items()}
             fields = {name: values for name, values in fields.items() if name in self.restore.parameters}
-        restore_optimizer(optimizer, parameter_names(model, store), fields)
+        restore_optimizer(optimizer, parameter_names(model, store, parts), fields, parts)
 
     def restore_random_states(self) -> None:
         """Have torch, NumPy and Python draw what they would have drawn next."""

@@ -35,6 +35,7 @@ from torch import nn
 
 from sfctr.data.whole_directory import beside, crc32_of, put_in_place, sync
 from sfctr.spec.batch import F32, Bools
+from sfctr.spec.dense_parts import DenseParts
 from sfctr.spec.errors import CheckpointError
 from sfctr.spec.owned import Owns
 from sfctr.spec.peers import ALONE, Peers
@@ -74,11 +75,13 @@ def save_model(
     facts: Mapping[str, Any],
     strings: Mapping[str, Mapping[int, str]] | None = None,
     peers: Peers = ALONE,
+    parts: DenseParts | None = None,
 ) -> None:
     """Write a saved model to `directory`, replacing one that is there.
 
     facts: plain data kept in the manifest (step, metrics, ...). strings: table -> key -> text of its hashed keys.
-    peers: all ranks, who save it together: each its own rows and texts, rank 0 the rest.
+    peers: all ranks, who save it together: each its own rows and texts, rank 0 the rest. parts: what each has of the
+    dense part, where that is not all of it.
     Raises CheckpointError where the disk refuses.
     """
     written = directory.with_name(f"{directory.name}.new")
@@ -88,11 +91,11 @@ def save_model(
                 (beside(directory) / "rows").mkdir()
             together.say()
             files = _write_part(written, store, strings or {}, peers.rank)
-            tensors = copies(model_tensors(model, store))
-            parts = together.say(json.dumps([files, store.membership()]).encode())
+            tensors = copies(model_tensors(model, store, parts))
+            said = together.say(json.dumps([files, store.membership()]).encode())
             if together.is_first:
                 files = _write_rest(written, run, store, tensors)
-                _write_manifest(written, facts, store.steps, [json.loads(part) for part in parts], files)
+                _write_manifest(written, facts, store.steps, [json.loads(part) for part in said], files)
                 put_in_place(written, directory)
     except BaseException:
         if peers.rank == 0:

@@ -16,6 +16,7 @@ from sfctr.checkpoint import Checkpoint, Checkpointer, TrainingState, require_sa
 from sfctr.data import Source
 from sfctr.data.whole_directory import sync
 from sfctr.export import Deltas, Trained
+from sfctr.spec.dense_parts import DenseParts
 from sfctr.spec.errors import writing
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import render_run_file
@@ -24,9 +25,10 @@ from sfctr.store import Store
 from .assembly import loop_parts, scorer_of
 from .deltas import RunDeltas
 from .log import Log
+from .merging import texts_on_first
 from .parts import Parts
 from .progress import ProgressLine
-from .ranks import ALONE, Ranks
+from .ranks import ALONE, DenseRanks, Ranks
 from .run import reading_options
 from .run_dir import DELTAS, JOB, METRICS_FILE, RUN_FILE
 from .scoring import Labels, evaluate_source, features_with_texts
@@ -58,7 +60,7 @@ class Bench:
         self.saver, self.log, self.ranks = saver, Log(run_dir / METRICS_FILE), ranks
         self.labels = Labels.of(run.schema, run.train.loss_labels)
         self.exchange = ranks.exchange(store, run.parallel)
-        self.dense = ranks.dense(module, store, run.parallel)
+        self.dense: DenseRanks | None = None
         self.scorer = scorer_of(run, store, module, self.exchange)
 
     def trainer(self, progress: ProgressLine, found: Checkpoint | None = None, *, goes_on: bool = False) -> Trainer:
@@ -66,19 +68,31 @@ class Bench:
 
         found: has the model and its moments, and where the loop stopped, if it goes on from there.
         """
-        parts, start = self._parts(progress), None
-        require_savable(self.module, self.store, parts.optimizer)
         if found is not None:
             found.load_model(self.module)
-            found.load_optimizer(parts.optimizer, self.module, self.store)
+        self.dense = self.ranks.dense(self.module, self.store, self.run.parallel)
+        parts, start = self._parts(progress), None
+        require_savable(self.module, self.store, parts.optimizer, self.dense_parts)
+        if found is not None:
+            found.load_optimizer(parts.optimizer, self.module, self.store, self.dense_parts)
             if goes_on:
                 parts = replace(parts, restore_generators=found.restore_random_states)
                 start = State(found.trainer, found.trainer_tensors)
-        deltas = RunDeltas(self.run.export, Deltas(self.run_dir / DELTAS, self.store), self.trained)
+        deltas = RunDeltas(
+            self.run.export,
+            Deltas(self.run_dir / DELTAS, self.store, self.ranks.loop),
+            self.trained,
+            self.ranks.owns(self.store),
+        )
         parts = replace(parts, checkpoint=_Checkpoints(self, parts.optimizer), deltas=deltas)
         trainer = Trainer(parts, self.run.train, self.run.checkpoint, start)
         self._begin_files(start)
         return trainer
+
+    @property
+    def dense_parts(self) -> DenseParts | None:
+        """What this rank has of the dense part, where that is not all of it."""
+        return None if self.dense is None else self.dense.parts
 
     def _parts(self, progress: ProgressLine) -> Parts:
         return loop_parts(
@@ -119,17 +133,19 @@ class Bench:
             facts={**facts, **self.facts()},
             strings=strings_of(self.source),
             peers=self.ranks.loop,
+            parts=self.dense_parts,
         )
 
     def trained(self) -> Trained:
-        """What there is to export now."""
+        """What there is to export now; all ranks ask."""
+        texts = strings_of(self.source)
         return Trained(
             run=msgspec.structs.replace(self.run, data=reading_options(self.run.data)),
             store=self.store,
             model=self.module,
             labels=self.labels.names,
             log_odds_shift=self.source.log_odds_shift,
-            strings=strings_of(self.source),
+            strings=texts_on_first(self.ranks.loop, texts, list(texts)),
         )
 
     def facts(self) -> dict[str, Any]:
@@ -176,6 +192,7 @@ class _Checkpoints:
                 facts=bench.facts(),
                 best_step=None if best_step is None else steps_before + best_step,
                 strings=partial(strings_of, bench.source),
+                parts=bench.dense_parts,
             )
         )
 

@@ -23,6 +23,7 @@ from sfctr.parallel.owners import GroupOwners, owners_of, placed
 from sfctr.parallel.shapes import RowShape
 from sfctr.parallel.world import World
 from sfctr.spec.batch import U64, Bools
+from sfctr.spec.dense_parts import DenseParts
 from sfctr.spec.exchange import Exchange
 from sfctr.spec.peers import ALONE as NOBODY
 from sfctr.spec.peers import Peers
@@ -121,6 +122,11 @@ class DenseRanks:
         self.needs_every_rank = dense.needs_every_rank
         self.sum_gradients = dense.reduce
         self.square_norm = dense.square_norm
+
+    @property
+    def parts(self) -> DenseParts | None:
+        """What this rank has of the dense part, where that is not all of it."""
+        return self.parallel if self.parallel.shares else None
 
     @property
     def parameters(self) -> list[nn.Parameter]:

@@ -233,6 +233,16 @@ nb::tuple export_rows(RowGroup& group, std::size_t native_table, std::uint64_t f
   return nb::make_tuple(key_array, record_array, next ? nb::cast(*next) : nb::none());
 }
 
+sfctr::ShardSet shard_set(arrays::Vector<const bool> chosen) {
+  if (chosen.size() != sfctr::kNumShards) {
+    throw std::invalid_argument("shards has " + std::to_string(chosen.size()) + " entries and must have " +
+                                std::to_string(sfctr::kNumShards));
+  }
+  sfctr::ShardSet shards;
+  for (std::size_t s = 0; s < sfctr::kNumShards; ++s) shards[s] = chosen.data()[s];
+  return shards;
+}
+
 void bind_table_init(nb::module_& m) {
   nb::class_<sfctr::TableInit>(m, "TableInit", "How the rows of one table begin, and whether they change.")
       .def("__init__", &init_table, "seed"_a, "null_seed"_a, "kind"_a, "a"_a, "b"_a, "state0"_a = 0.0f,
@@ -406,6 +416,19 @@ void bind_rows(nb::class_<RowGroup>& group) {
           "Add rows, or overwrite those there are: records [n, record_floats] of keys [n]. last [n]: the step that "
           "trained\n"
           "each last; None: the last one committed.")
+      .def(
+          "expect_shards",
+          [](RowGroup& self, std::size_t t, arrays::Vector<const bool> shards) {
+            const sfctr::ShardSet chosen = shard_set(shards);
+            Release release;
+            self.expect_shards(t, chosen);
+          },
+          "t"_a, "shards"_a.noconvert(),
+          "Say that keys of table t will be of these shards, bool [256] (see shards_of), and few of others: finding\n"
+          "them is then as fast as if they were of all. Changes no row.")
+      .def("mean_probes", &RowGroup::mean_probes, "native_table"_a, nb::call_guard<Release>(),
+           "How many buckets of the index finding a key looks at, on the average: about 1, unless keys crowd.\n"
+           "Of keys that have a row or of those that wait, whichever is more.")
       .def("reserve", &RowGroup::reserve, "native_table"_a, "num_rows"_a, nb::call_guard<Release>(),
            "Make room in the index for so many rows in all: before rows are imported in the order of their hashes.");
 }

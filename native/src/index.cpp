@@ -217,7 +217,8 @@ void Index::split(std::size_t old) {
   shards_[old].for_each([&](std::uint64_t key, std::uint32_t, std::uint32_t) { ++counts[half_of(mix(key))]; });
   Shard halves[2];
   for (std::uint32_t half : {0u, 1u}) {
-    halves[half] = make_shard(grown(buckets_for(counts[half])), depth, shards_[old].prefix << 1 | half);
+    const std::uint64_t num_buckets = counts[half] == 0 ? 0 : grown(buckets_for(counts[half]));
+    halves[half] = make_shard(num_buckets, depth, shards_[old].prefix << 1 | half);
   }
   std::vector<std::uint32_t> directory = wide_directory(depth);
   shards_.emplace_back();
@@ -242,9 +243,40 @@ std::vector<std::uint32_t> Index::wide_directory(std::uint32_t depth) const {
   return wide;
 }
 
+void Index::expect(const ShardSet& ranges) {
+  const ShardSet expected = ranges.none() ? ShardSet().set() : ranges;
+  for (std::uint64_t range = 1; range < kNumShards; ++range) {
+    if (expected[range] != expected[range - 1]) cut_at(range << (64 - kShardBits));
+  }
+  expected_ = expected;
+}
+
+// Makes shards end before `hash`, which must not be 0 and must have no more than kShardBits leading bits.
+void Index::cut_at(std::uint64_t hash) {
+  while (shard_of(hash - 1) == shard_of(hash)) split(shard_of(hash));
+}
+
+// Of the keys that are expected, how many will be this shard's.
+double Index::expected_part(const Shard& shard) const {
+  const auto all = static_cast<double>(expected_.count());
+  if (shard.depth > kShardBits) {
+    return expected_[shard.prefix >> (shard.depth - kShardBits)]
+               ? std::ldexp(1 / all, static_cast<int>(kShardBits) - static_cast<int>(shard.depth))
+               : 0;
+  }
+  const std::uint64_t num_ranges = kNumShards >> shard.depth, first = shard.prefix * num_ranges;
+  std::uint64_t count = 0;
+  for (std::uint64_t range = first; range < first + num_ranges; ++range) count += expected_[range];
+  return static_cast<double>(count) / all;
+}
+
 void Index::reserve(std::uint64_t num_keys) {
   for (std::size_t i = 0; i < shards_.size();) {
-    const double share = std::ldexp(static_cast<double>(num_keys), -static_cast<int>(shards_[i].depth));
+    const double share = static_cast<double>(num_keys) * expected_part(shards_[i]);
+    if (share == 0) {
+      ++i;
+      continue;
+    }
     const std::uint64_t num_buckets = buckets_for(static_cast<std::uint64_t>(share + 4 * std::sqrt(share)) + 1);
     if (may_split(num_buckets, shards_[i])) {
       split(i);
@@ -253,6 +285,19 @@ void Index::reserve(std::uint64_t num_keys) {
     if (num_buckets > shards_[i].num_buckets) grow(shards_[i], num_buckets);
     ++i;
   }
+}
+
+double Index::mean_probes() const {
+  std::uint64_t total = 0;
+  for (const Shard& shard : shards_) {
+    for (std::uint32_t b = 0; b < shard.num_buckets; ++b) {
+      shard.visit(b, [&](std::uint64_t key, std::uint32_t, std::uint32_t) {
+        const std::uint32_t home = shard.home(mix(key));
+        total += 1 + (b >= home ? b - home : b + shard.num_buckets - home);
+      });
+    }
+  }
+  return num_keys_ == 0 ? 0 : static_cast<double>(total) / static_cast<double>(num_keys_);
 }
 
 std::size_t Index::memory_bytes() const {

@@ -168,6 +168,20 @@ void RowGroup::import_block(NativeTable& table, std::size_t native_table, std::s
   flush();
 }
 
+void RowGroup::expect_shards(std::size_t t, const ShardSet& shards) {
+  std::lock_guard lock(mutex_);
+  Membership* const members = members_of(t);  // or throws
+  tables_[2 * t].index.expect(shards);
+  if (members) members->expect(shards);
+}
+
+double RowGroup::mean_probes(std::size_t native_table) {
+  std::lock_guard lock(mutex_);
+  const double of_rows = table(native_table).index.mean_probes();
+  const Membership* const members = native_table % 2 == 0 ? members_of(native_table / 2) : nullptr;
+  return members ? std::max(of_rows, members->waiting().mean_probes()) : of_rows;
+}
+
 void RowGroup::reserve(std::size_t native_table, std::uint64_t num_rows) {
   std::lock_guard lock(mutex_);
   table(native_table).index.reserve(num_rows);

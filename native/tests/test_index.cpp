@@ -14,6 +14,8 @@
 namespace {
 
 using sfctr::Index;
+using sfctr::kNumShards;
+using sfctr::ShardSet;
 using Map = std::unordered_map<std::uint64_t, std::uint32_t>;
 
 void check_same(Index& index, const Map& map, const std::vector<std::uint64_t>& asked) {
@@ -204,6 +206,121 @@ void reserving_first_changes_no_answer() {
   for (std::uint32_t i = 7; i < kKeys; ++i) CHECK(index.find(i) == i);
 }
 
+ShardSet from_to(std::uint64_t first, std::uint64_t end) {
+  ShardSet ranges;
+  for (std::uint64_t range = first; range < end; ++range) ranges.set(range);
+  return ranges;
+}
+
+// The key whose hash this is: mix() undone.
+std::uint64_t key_of(std::uint64_t hash) {
+  const auto unmultiplied = [](std::uint64_t z, std::uint64_t by) {
+    std::uint64_t inverse = by;  // right in its last 3 bits; each round doubles them
+    for (int round = 0; round < 5; ++round) inverse *= 2 - by * inverse;
+    return z * inverse;
+  };
+  std::uint64_t z = hash ^ (hash >> 31) ^ (hash >> 62);
+  z = unmultiplied(z, 0x94D049BB133111EBu);
+  z = z ^ (z >> 27) ^ (z >> 54);
+  z = unmultiplied(z, 0xBF58476D1CE4E5B9u);
+  z = z ^ (z >> 30) ^ (z >> 60);
+  CHECK(sfctr::mix(z) == hash);
+  return z;
+}
+
+// Keys of these ranges in a random order, and one in `one_in` of any.
+std::vector<std::uint64_t> keys_of(const ShardSet& ranges, std::uint64_t num_keys, std::uint64_t one_in) {
+  std::mt19937_64 random(num_keys);
+  std::vector<std::uint64_t> keys;
+  while (keys.size() < num_keys) {
+    std::uint64_t range = random() % kNumShards;
+    while (!ranges[range] && random() % one_in != 0) range = random() % kNumShards;
+    keys.push_back(key_of(range << 56 | random() >> 8));
+  }
+  return keys;
+}
+
+// As if keys were of all hashes: no crowd, few bytes, the same answers.
+void keys_that_are_expected_have_the_room(const ShardSet& ranges, std::uint64_t num_keys, bool stamped) {
+  Index index(stamped);
+  index.expect(ranges);
+  CHECK(index.memory_bytes() <= 4096);
+  Map map;
+  const std::vector<std::uint64_t> keys = keys_of(ranges, num_keys, 10'000);
+  for (std::uint32_t i = 0; i < keys.size(); ++i) {
+    index.insert(keys[i], i, stamped ? i : 0);
+    map.emplace(keys[i], i);
+    if (i % 64 == 0) CHECK(index.memory_bytes() <= std::uint64_t{i} * (stamped ? 24 : 20) + 8192);
+  }
+  CHECK(index.mean_probes() < 1.6);
+  check_same(index, map, keys);
+  for (std::size_t i = 0; i < keys.size(); i += 3) CHECK(index.erase(keys[i]) == map.at(keys[i]) && map.erase(keys[i]));
+  check_same(index, map, keys);
+}
+
+// What it is for.
+void keys_that_are_not_expected_crowd() {
+  Index index;
+  std::uint32_t slot = 0;
+  for (const std::uint64_t key : keys_of(from_to(64, 128), 5000, 10'000)) index.insert(key, slot++);
+  CHECK(index.mean_probes() > 50);
+}
+
+// The pieces, and the order in them, are those of an index that was told nothing; whenever it is told.
+void what_is_expected_decides_no_order(const ShardSet& ranges, std::size_t piece) {
+  Index told, told_late, untold;
+  told.expect(ranges);
+  std::vector<std::uint64_t> keys = keys_of(ranges, 3000, 5);
+  for (std::uint64_t border = 0; border < kNumShards; border += 5) {
+    for (const std::uint64_t hash : {border << 56, (border << 56) - 1}) keys.push_back(key_of(hash));
+  }
+  for (std::uint32_t i = 0; i < keys.size(); ++i) {
+    told.insert(keys[i], i);
+    told_late.insert(keys[i], i);
+    untold.insert(keys[i], i);
+    if (i == 1000) told_late.expect(~ranges);
+    if (i == 2000) told_late.expect(ranges);
+  }
+  std::vector<Index::Listed> expected, entries;
+  for (std::optional<std::uint64_t> from = 0; from;) {
+    const std::optional<std::uint64_t> next = untold.in_order(*from, piece, expected);
+    for (const Index* const index : {&told, &told_late}) {
+      index->in_order(*from, piece, entries);
+      CHECK(std::ranges::equal(entries, expected, [](const Index::Listed& a, const Index::Listed& b) {
+        return a.hash == b.hash && a.key == b.key && a.slot == b.slot;
+      }));
+    }
+    from = next;
+  }
+  for (std::uint64_t range = 0; range < kNumShards;
+       ++range) {  // every one begins and ends at a border of shards, or not
+    Map found, there;
+    const std::uint64_t first = range << 56, last = first + (~std::uint64_t{0} >> 8);
+    told.for_each_in(first, last, [&](const Index::Listed& each) { CHECK(found.emplace(each.key, each.slot).second); });
+    untold.for_each_in(first, last, [&](const Index::Listed& each) { there.emplace(each.key, each.slot); });
+    CHECK(found == there);
+  }
+}
+
+void room_is_made_where_keys_are_expected(const ShardSet& ranges, std::uint64_t num_keys) {
+  Index index;
+  index.expect(ranges);
+  index.reserve(num_keys);
+  const std::size_t reserved = index.memory_bytes();
+  CHECK(reserved <= num_keys * 16 + 8192);
+  std::uint32_t slot = 0;
+  for (const std::uint64_t key : keys_of(ranges, num_keys, ~std::uint64_t{0})) index.insert(key, slot++);
+  CHECK(index.memory_bytes() == reserved);
+  CHECK(index.mean_probes() < 1.6);
+}
+
+void nothing_that_is_expected_is_all_that_is_known() {
+  Index index, plain;
+  index.expect(ShardSet());
+  for (Index* const each : {&index, &plain}) each->reserve(10'000);
+  CHECK(index.memory_bytes() == plain.memory_bytes());
+}
+
 }  // namespace
 
 int main() {
@@ -224,4 +341,15 @@ int main() {
   for (std::uint64_t num_keys : {0, 1, 7, 40, 3000, 1'500'000})
     stamps_and_ranges_are_those_of_a_map(num_keys, num_keys);
   a_stamped_index_takes_few_bytes(2'000'000);
+  keys_that_are_not_expected_crowd();
+  for (const ShardSet& ranges : {from_to(64, 128), from_to(85, 171), ~from_to(85, 171), from_to(255, 256)}) {
+    for (const std::uint64_t num_keys : {1, 100, 20'000}) {
+      for (const bool stamped : {false, true}) keys_that_are_expected_have_the_room(ranges, num_keys, stamped);
+    }
+    for (const std::size_t piece : {100, 1'000'000}) what_is_expected_decides_no_order(ranges, piece);
+    room_is_made_where_keys_are_expected(ranges, 1000);
+  }
+  keys_that_are_expected_have_the_room(from_to(64, 128), 700'000, true);  // shards split on the way
+  room_is_made_where_keys_are_expected(~from_to(85, 171), 1'500'000);
+  nothing_that_is_expected_is_all_that_is_known();
 }

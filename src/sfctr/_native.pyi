@@ -489,6 +489,18 @@ class RowGroup:
         each last; None: the last one committed.
         """
 
+    def expect_shards(self, t: int, shards: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Say that keys of table t will be of these shards, bool [256] (see shards_of), and few of others: finding
+        them is then as fast as if they were of all. Changes no row.
+        """
+
+    def mean_probes(self, native_table: int) -> float:
+        """
+        How many buckets of the index finding a key looks at, on the average: about 1, unless keys crowd.
+        Of keys that have a row or of those that wait, whichever is more.
+        """
+
     def reserve(self, native_table: int, num_rows: int) -> None:
         """
         Make room in the index for so many rows in all: before rows are imported in the order of their hashes.

@@ -1,6 +1,7 @@
 // How keys are spread over tables.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 
 namespace sfctr {
@@ -16,6 +17,7 @@ constexpr std::uint64_t mix(std::uint64_t z) {
 // What processes share rows by: the leading bits of mix(key), in whose order indexes and shares of membership lie.
 inline constexpr unsigned kShardBits = 8;
 inline constexpr std::uint64_t kNumShards = std::uint64_t{1} << kShardBits;
+using ShardSet = std::bitset<kNumShards>;
 
 constexpr std::uint8_t shard_of(std::uint64_t key) { return static_cast<std::uint8_t>(mix(key) >> (64 - kShardBits)); }
 

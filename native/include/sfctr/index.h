@@ -9,6 +9,9 @@
 // A stamped index keeps 32 bits more for each key, in an array beside the buckets. Its shards grow by about 1.15, so
 // that it stays at 24 bytes a key (19.8 at 85 %, 22.7 just grown).
 //
+// A bucket is chosen by where the hash lies in its shard's range, so keys of a part of that range would crowd into a
+// part of the buckets. Whoever knows that keys will be of a part of all hashes says so first, by expect().
+//
 // Look-ups may run beside look-ups; whoever inserts, erases or reserves must be alone.
 #pragma once
 
@@ -54,11 +57,20 @@ class Index {
   // The slot that key had, or kNone if it was absent.
   std::uint32_t erase(std::uint64_t key);
 
-  // Makes room for num_keys keys in all, so that inserting them copies nothing. Throws std::bad_alloc.
+  // Keys will be of these of the kNumShards ranges of hashes by which processes share rows (hash.h), and few others: as
+  // many of them take as much time and, but for a few KB, as many bytes as keys of all hashes. Cuts shards where these
+  // ranges begin and end, at most 8 times for each such place; no key and no order is another. None: nothing is known.
+  // Throws std::bad_alloc; what was expected before then holds.
+  void expect(const ShardSet& ranges);
+
+  // Makes room for num_keys keys in all, of what is expected, so that inserting them copies nothing. Throws
+  // std::bad_alloc.
   void reserve(std::uint64_t num_keys);
 
   std::uint64_t size() const { return num_keys_; }
   std::size_t memory_bytes() const;
+  // How many buckets a look-up of a key that is there looks at, on the average: 1 is the best. Passes over all keys.
+  double mean_probes() const;
 
   struct Listed {
     std::uint64_t hash, key;
@@ -169,12 +181,15 @@ class Index {
   void make_room(std::uint64_t hash);
   void grow(Shard& shard, std::uint64_t num_buckets);
   void split(std::size_t old);
+  void cut_at(std::uint64_t hash);
+  double expected_part(const Shard& shard) const;
   std::vector<std::uint32_t> wide_directory(std::uint32_t depth) const;
 
   std::vector<Shard> shards_;
   std::vector<std::uint32_t> directory_;  // leading bits_ bits of a hash -> shard; never empty
   std::uint32_t bits_ = 0;
   std::uint64_t num_keys_ = 0;
+  ShardSet expected_ = ShardSet().set();  // never empty
   bool stamped_;
 };
 

@@ -153,6 +153,8 @@ class Membership {
   // Forgets the key's count; returns whether there was one.
   bool forget(std::uint64_t key);
   void restore_waiting(std::uint64_t key, std::uint32_t count, std::uint32_t step);
+  // Keys that wait will be of these; see Index::expect.
+  void expect(const ShardSet& ranges) { waiting_.expect(ranges); }
 
   // Keys of stale rows among those whose hash is in [first, last].
   std::vector<std::uint64_t> stale_rows(const Index& rows, std::uint64_t first, std::uint64_t last) const;

@@ -272,6 +272,11 @@ class RowGroup {
   // as it was or as it was to be.
   void import_rows(std::size_t native_table, std::span<const std::uint64_t> keys, std::span<const float> records,
                    std::span<const std::uint32_t> last = {});
+  // Keys of table t will be of these shards (hash.h), and few of others: a hint that changes what it costs to find a
+  // row, and no row; see Index::expect. Throws std::out_of_range for another table, std::bad_alloc.
+  void expect_shards(std::size_t t, const ShardSet& shards);
+  // See Index::mean_probes; of keys that have a row or of those that wait, whichever is more.
+  double mean_probes(std::size_t native_table);
   // Makes room in the index for so many rows in all. Import in the order of hashes needs it: an index that grows under
   // it has all its entries at one end. Throws std::bad_alloc.
   void reserve(std::size_t native_table, std::uint64_t num_rows);

@@ -229,6 +229,14 @@ class Group:
         NUM_SHARDS where it bounds nothing. Stores that hold whole ranges decide together as one that holds all."""
         return self.native.num_shares(place)
 
+    def expect(self, place: int, shards: Bools) -> None:
+        """Say that keys of the table in this place will be of these shards, bool [NUM_SHARDS], and few of others.
+
+        Before rows come: these are then found as fast, and take as few bytes, as if keys were of all shards. Changes
+        no row, and no order in which rows are given.
+        """
+        self.native.expect_shards(place, shards)
+
     def update(self, working_set: _native.WorkingSet, step: int, *, lr_factor: float, scale: float) -> None:
         """One optimizer step on the rows that backward reached; `step` counts committed steps from 1."""
         hyper = with_lr(self._hyper, lr_factor)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from sfctr import _native
-from sfctr.spec.batch import F32, I64, U8
+from sfctr.spec.batch import F32, I64, U8, Bools
 
 from .device.features import I32
 from .groups import GroupPlan
@@ -53,6 +53,10 @@ class Replica:
     @property
     def wire_words(self) -> int:
         return self.native.wire_words
+
+    def expect(self, place: int, shards: Bools) -> None:
+        """As Group.expect: of which shards, bool [256], copies of rows of the table in this place will be."""
+        self.native.expect_shards(place, shards)
 
     def announce(self, working_set: _native.WorkingSet) -> None:
         """The batch will be planned after those announced before it: its copies are spared where they can be."""

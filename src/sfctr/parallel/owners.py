@@ -72,6 +72,11 @@ class GroupOwners:
         found: Ranks = self._owners[native, shards_of(keys)]
         return found
 
+    def shards(self, rank: int, place: int) -> Bools:
+        """bool [256]: which shards of the table in this place are the rank's."""
+        own: Bools = self._owners[2 * place] == rank
+        return own
+
     def owns(self, rank: int, place: int, keys: U64) -> Bools:
         """bool [n]: which rows of the table in this place are the rank's."""
         found: Bools = self._owners[2 * place, shards_of(keys)] == rank

@@ -29,7 +29,7 @@ from sfctr.spec.peers import ALONE as NOBODY
 from sfctr.spec.peers import Peers
 from sfctr.spec.runfile import Parallel
 from sfctr.spec.tables import Table
-from sfctr.store import Group, Store
+from sfctr.store import Group, Replica, Store
 from sfctr.telemetry import notice
 
 from .parts import Part
@@ -90,8 +90,11 @@ class Ranks:
         return None if self.size == 1 else (self.rank, self.size)
 
     def owns(self, store: Store) -> RankOwns | None:
-        """Which rows are this rank's; None: all."""
-        return None if self.size == 1 else RankOwns(store, self.rank, self.size)
+        """Which rows are this rank's; None: all. The store is told to expect them: so ask before rows are loaded."""
+        if self.size == 1:
+            return None
+        expect_own(store, self.rank, self.size)
+        return RankOwns(store, self.rank, self.size)
 
     def summed(self, counters: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
         """Counters by table, of all ranks together. Collective, for the loop's thread."""
@@ -156,7 +159,8 @@ class RankOwns:
 
 def make_exchange(store: Store, options: Parallel, reading: Peers, training: Peers) -> RowExchange:
     """reading, training: Peers for the thread that reads and for the one that trains."""
-    sides = [_side(store, number, options, training.size) for number in range(len(store.groups))]
+    expect_own(store, training.rank, training.size)
+    sides = [_side(store, number, options, training) for number in range(len(store.groups))]
     _say_placements(store, options, training)
     return RowExchange(reading, training, sides, timeout_s=options.timeout_s)
 
@@ -177,12 +181,21 @@ def group_owners(store: Store, group: Group, size: int) -> GroupOwners:
     )
 
 
-def _side(store: Store, number: int, options: Parallel, size: int) -> GroupSide:
+def expect_own(store: Store, rank: int, size: int) -> None:
+    """Tell a store that the rows it will hold are those of one rank of `size`; before they come."""
+    for group in store.groups:
+        owners = group_owners(store, group, size)
+        for place in range(len(group.plan.tables)):
+            group.expect(place, owners.shards(rank, place))
+
+
+def _side(store: Store, number: int, options: Parallel, peers: Peers) -> GroupSide:
     group = store.groups[number]
     plan = group.plan
+    owners = group_owners(store, group, peers.size)
     is_replicated = [_is_replicated(table, group, options) for table in plan.tables]
     return GroupSide(
-        owners=group_owners(store, group, size),
+        owners=owners,
         shape=RowShape(
             dim=plan.dim,
             has_linear=plan.linear_rule is not None,
@@ -193,8 +206,16 @@ def _side(store: Store, number: int, options: Parallel, size: int) -> GroupSide:
         is_replicated=np.repeat(np.array(is_replicated, dtype=np.bool_), 2),
         has_membership=plan.has_membership,
         record_words=group.native.record_floats,
-        replica=store.replica(number) if any(is_replicated) else None,
+        replica=_replica(store, number, owners, peers.rank) if any(is_replicated) else None,
     )
+
+
+def _replica(store: Store, number: int, owners: GroupOwners, rank: int) -> Replica:
+    """For copies of what others own."""
+    replica = store.replica(number)
+    for place in range(len(replica.plan.tables)):
+        replica.expect(place, ~owners.shards(rank, place))
+    return replica
 
 
 def _is_replicated(table: Table, group: Group, options: Parallel) -> bool:

@@ -14,7 +14,7 @@ from processes import run_ranks
 from stopped_run import end_of, run_of, write_data
 
 from sfctr.spec.errors import Terminated
-from sfctr.spec.runfile import Parallel, RunFile
+from sfctr.spec.runfile import Model, Parallel, RunFile
 from sfctr.spec.runfile_text import decode_run_file, render_run_file
 from sfctr.train.fit import train_there
 from sfctr.train.run import open_saved, open_store
@@ -141,3 +141,12 @@ def go_on(alone, stretches):
         stop_at = None if is_last else 7 * (number + 1)
         train_on(size, with_parallel(run_of(), **options), run_dir, resume=number > 0, stop_at=stop_at)
     assert_same_run(run_dir, alone)
+
+
+def test_an_mlp_whose_layers_are_split_comes_to_the_same(place):
+    wide = Model(name="dcnv2", args={"hidden": [8, 6], "dropout": 0.2})
+    run = msgspec.structs.replace(run_of(), model=wide)
+    train_there(run, Path("wide"), quiet=True)
+    train_on(2, with_parallel(run, tensor=2), "split", stop_at=9)
+    train_on(4, with_parallel(run, tensor=2), "split", resume=True)
+    assert_same_run("split", "wide")

@@ -35,6 +35,10 @@ from sfctr.telemetry import notice
 from .parts import Part
 
 
+SAVING_S = 3600.0
+"""How long ranks wait for one that writes or checks files; one that has died is known at once all the same."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
     """Peers for each thread that speaks with others: the loop's own, of its rows, of its reader, of the writer of
@@ -52,14 +56,15 @@ class Ranks:
         """Collective."""
         if world is None or world.size == 1:
             return cls()
-        loop = world.peers("loop")
+        patience_s = max(world.timeout_s, SAVING_S)
+        loop = world.peers("loop", timeout_s=patience_s)
         names = loop.gather("begin", np.frombuffer(platform.node().encode(), np.uint8).copy())
         return cls(
             world=world,
             loop=loop,
             rows=world.peers("rows"),
             reading=world.peers("reading"),
-            saving=world.peers("saving"),
+            saving=world.peers("saving", timeout_s=patience_s),
             on_machine=sum(name.tobytes() == names[world.rank].tobytes() for name in names),
         )
 

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from processes import run_ranks
+from sklearn.metrics import roc_auc_score
 from stopped_run import end_of, run_of, write_data
 
 from sfctr.spec.errors import Terminated
 from sfctr.spec.runfile import Model, Parallel, RunFile
 from sfctr.spec.runfile_text import decode_run_file, render_run_file
 from sfctr.train.fit import train_there
-from sfctr.train.run import open_saved, open_store
+from sfctr.train.run import Run, open_saved, open_store
 from sfctr.train.trainer import Trainer
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -123,6 +125,33 @@ def assert_same_run(run_dir: str, alone: str) -> None:
     for key, row in theirs.items():
         np.testing.assert_allclose(ours[key], row, rtol=0, atol=2e-4, err_msg=str(key))
     assert end_of(run_dir)["membership"] == end_of(alone)["membership"]
+
+
+def score_in_rank(world, directory: str) -> dict | None:
+    os.chdir(directory)
+    with Run.load("alone", world=world) as run:
+        found = run.evaluate("valid.parquet")
+        table = run.predict("train.parquet")
+        assert (table is None) == (world.rank > 0)
+        run.predict("train.parquet", out=f"scores-{world.size}.parquet")
+        return found
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_measure_and_score_as_one_process_does(alone, size):
+    found = run_ranks(size, score_in_rank, str(Path.cwd()))
+    with Run.load(alone) as run:
+        expected = run.evaluate("valid.parquet")
+        table = run.predict("train.parquet")
+    assert found == [found[0]] * size
+    assert_near(found[0], expected, tolerance=1e-7)
+    scores = pq.read_table(f"scores-{size}.parquet")
+    assert scores["row"].equals(table["row"])
+    np.testing.assert_allclose(scores["score"], table["score"], rtol=0, atol=1e-6)
+    labels = pq.read_table("valid.parquet")["click"].to_numpy()
+    with Run.load(alone) as run:
+        of_valid = run.predict("valid.parquet")["score"].to_numpy()
+    assert found[0]["auc"] == pytest.approx(roc_auc_score(labels, of_valid), abs=1e-7)
 
 
 @pytest.mark.parametrize("sizes", [(1, 4, 2), (3, 1)], ids=str)

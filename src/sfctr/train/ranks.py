@@ -34,7 +34,6 @@ from sfctr.telemetry import notice
 
 from .parts import Part
 
-
 SAVING_S = 3600.0
 """How long ranks wait for one that writes or checks files; one that has died is known at once all the same."""
 

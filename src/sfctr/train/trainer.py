@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfctr.data.order import ORDER
 from sfctr.spec.errors import DataError, ModelError, SfctrError
 from sfctr.spec.exchange import F64
 from sfctr.spec.runfile import Checkpoints, Train
@@ -345,6 +346,7 @@ class Trainer:
             "epochs_done": self.epochs_done,
             "epoch_rows": self.epoch_rows,
             "num_rows": self.num_rows,
+            "order": ORDER,
             "evaluated_at": self._evaluated_at,
             "best_step": self._best_step,
             "last_auc": self._last_auc,

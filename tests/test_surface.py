@@ -19,6 +19,7 @@ NOUNS = {
 }
 ERRORS = {
     *{"SfctrError", "ConfigError", "SchemaError", "ModelError", "CapacityError", "CheckpointError", "DataError"},
+    "PeerError",
     "DiskError",
 }
 WORK = {"Store", "Lookahead", "ReadView", "embed", "open_source", "fit", "Run", "load_export"}

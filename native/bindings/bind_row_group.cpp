@@ -57,7 +57,8 @@ void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string&
                 const std::optional<std::string>& linear_rule, std::vector<sfctr::TableInit> tables,
                 std::shared_ptr<sfctr::Budget> budget, const std::optional<std::string>& disk,
                 const std::string& policy, std::size_t segment_bytes, std::size_t staging_bytes, const std::string& io,
-                const std::string& dtype, std::size_t snapshot_bytes, std::shared_ptr<sfctr::RowFaults> faults) {
+                const std::string& dtype, std::size_t snapshot_bytes, std::shared_ptr<sfctr::RowFaults> faults,
+                bool forgets) {
   if (dtype != "fp32" && dtype != "bf16") {
     throw std::invalid_argument("dtype is '" + dtype + "' and must be 'fp32' or 'bf16'");
   }
@@ -65,6 +66,7 @@ void init_group(RowGroup* self, std::size_t dim, bool linear, const std::string&
   if (budget) tiers.budget = std::move(budget);
   tiers.policy = policy_named(policy);
   tiers.faults = std::move(faults);
+  tiers.forgets = forgets;
   tiers.snapshot_bytes = snapshot_bytes;
   if (disk) {
     tiers.disk.emplace();
@@ -214,19 +216,6 @@ auto find(RowGroup& group, std::size_t native_table, arrays::Vector<const std::u
   Release release;
   group.find(native_table, arrays::span(keys), arrays::span(records), {found.data(), keys.size()});
   return found;
-}
-
-// Calls a group with a working set that it may hold on to.
-template <class Call>
-auto told(nb::handle_t<RowGroup> self, PyWorkingSet& ws, Call&& call) {
-  if (ws.group.is_valid() && !ws.group.is(self)) {
-    RowGroup& other = nb::cast<RowGroup&>(ws.group);
-    released([&] { other.discard(ws.core); });
-  }
-  ws.group = nb::borrow(self);
-  RowGroup& group = nb::cast<RowGroup&>(self);
-  Release release;
-  return call(group);
 }
 
 nb::tuple export_rows(RowGroup& group, std::size_t native_table, std::uint64_t from, std::size_t count) {
@@ -453,7 +442,7 @@ void bind_row_group(nb::module_& m) {
           "__init__", &init_group, "dim"_a, "linear"_a, "vector_rule"_a, "linear_rule"_a.none(), "tables"_a,
           "budget"_a = nb::none(), "disk"_a = nb::none(), "policy"_a = "lru", "segment_bytes"_a = std::size_t{64} << 20,
           "staging_bytes"_a = std::size_t{4} << 20, "io"_a = "auto", "dtype"_a = "fp32",
-          "snapshot_bytes"_a = std::size_t{1} << 20, "faults"_a = nb::none(),
+          "snapshot_bytes"_a = std::size_t{1} << 20, "faults"_a = nb::none(), "forgets"_a = false,
           "Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of\n"
           "dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for "
           "rows "
@@ -463,7 +452,10 @@ void bind_row_group(nb::module_& m) {
           "'fp32' or\n"
           "'bf16', of the vectors alone. snapshot_bytes: of rows that training changes before a snapshot took them; a "
           "step\n"
-          "waits where there are more. faults: for tests.")
+          "waits where there are more. faults: for tests. forgets: rows are copies, and those that the budget has no "
+          "room "
+          "for\n"
+          "are forgotten.")
       .def_prop_ro(
           "record_floats", [](const RowGroup& self) { return self.layout().num_floats(); }, "Length of a record.")
       .def("layout", &layout, nb::sig("def layout(self) -> dict[str, tuple[int, int]]"),
@@ -471,6 +463,7 @@ void bind_row_group(nb::module_& m) {
   bind_training(group);
   bind_members(group);
   bind_rows(group);
+  bind_travel(group);
   bind_lines(group);
   bind_snapshots(group);
   bind_changes(group);

@@ -1,10 +1,13 @@
 // FeatureKeys and WorkingSet: the unique keys of one batch.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "bindings.h"
 #include "sfctr/hash.h"
@@ -65,6 +68,37 @@ void init_working_set(PyWorkingSet* self, int num_tables, std::size_t num_rows, 
   new (self) PyWorkingSet{std::move(features), unique()};
 }
 
+using Source = std::pair<arrays::Vector<const std::uint64_t>, arrays::Vector<const std::int64_t>>;
+
+std::unique_ptr<PyWorkingSet> of_sources(int num_tables, nb::list sources) {
+  std::vector<Source> kept;
+  std::vector<sfctr::KeyList> lists;
+  for (nb::handle item : sources) {
+    arrays::Vector<const std::uint64_t> keys;
+    arrays::Vector<const std::int64_t> begin;
+    if (!nb::isinstance<nb::tuple>(item) || nb::len(item) != 2 || !nb::try_cast(item[0], keys, false) ||
+        !nb::try_cast(item[1], begin, false)) {
+      throw nb::type_error(("sources[" + std::to_string(lists.size()) +
+                            "] must be a tuple of contiguous arrays: keys uint64 [n], table_begin int64 [2T + 1]")
+                               .c_str());
+    }
+    lists.push_back({arrays::span(keys), arrays::span(begin)});
+    kept.emplace_back(std::move(keys), std::move(begin));
+  }
+  const auto merged = [&] {
+    nb::gil_scoped_release release;
+    return sfctr::WorkingSet::of_sources(num_tables, lists);
+  };
+  return std::make_unique<PyWorkingSet>(std::vector<PyFeatureKeys>(), merged());
+}
+
+auto source_ids(nb::handle_t<PyWorkingSet> self, std::size_t p) {
+  const sfctr::WorkingSet& ws = nb::cast<const PyWorkingSet&>(self).core;
+  if (p >= ws.num_sources()) throw std::out_of_range("there is no source " + std::to_string(p));
+  const auto ids = ws.source_ids(p);
+  return arrays::view(ids.data(), ids.size(), self);
+}
+
 void bind_feature_keys(nb::module_& m) {
   nb::class_<PyFeatureKeys>(m, "FeatureKeys", "The keys that one feature looks up for a batch of B rows.")
       .def("__init__", &init_feature_keys, "table"_a, "pooling"_a, "keys"_a.noconvert(),
@@ -95,6 +129,18 @@ void bind_working_set_class(nb::module_& m) {
            "Raises ValueError, naming the feature by its number, where shapes or options do not fit together.\n"
            "rare_tables: numbers of the tables that list their rare row, key 1 of native table 2t + 1, with every "
            "batch.")
+      .def_static("of_sources", &of_sources, "num_tables"_a, "sources"_a,
+                  nb::sig("def of_sources(num_tables: int, sources: list[tuple[NDArray[numpy.uint64], "
+                          "NDArray[numpy.int64]]]) -> WorkingSet"),
+                  "The unique keys of other working sets, each given as (keys [n], table_begin [2T + 1]): numbered by "
+                  "native\n"
+                  "table, then by first appearance (source, then position). It has no features and no rows. Raises "
+                  "ValueError.")
+      .def("source_ids", &source_ids, "source"_a,
+           "int32 [n] of one source: for each of its keys the number of the unique key. A view.")
+      .def_prop_ro(
+          "has_gradients", [](const PyWorkingSet& ws) { return ws.core.gradients.any; },
+          "Whether gradients have come to it since it was located.")
       .def_prop_ro(
           "num_rows", [](const PyWorkingSet& ws) { return ws.core.num_rows(); }, "B, rows of the batch.")
       .def_prop_ro(
@@ -135,9 +181,17 @@ void bucket_keys(arrays::Vector<const std::uint64_t> keys, std::uint64_t buckets
   for (std::size_t i = 0; i < keys.size(); ++i) out.data()[i] = sfctr::bucket_of(keys.data()[i], buckets);
 }
 
+void shards_of(arrays::Vector<const std::uint64_t> keys, arrays::Vector<std::uint8_t> out) {
+  if (out.size() != keys.size()) throw std::invalid_argument("out must be as long as keys");
+  nb::gil_scoped_release release;
+  for (std::size_t i = 0; i < keys.size(); ++i) out.data()[i] = sfctr::shard_of(keys.data()[i]);
+}
+
 }  // namespace
 
 void bind_working_set(nb::module_& m) {
+  m.def("shards_of", &shards_of, "keys"_a.noconvert(), "out"_a.noconvert(),
+        "out[i] = the shard, one of 256, of keys[i]: the leading bits of the hash in whose order rows are exported.");
   m.def("bucket_keys", &bucket_keys, "keys"_a.noconvert(), "buckets"_a, "out"_a.noconvert(),
         "out[i] = the row, below buckets, that keys[i] shares with other keys by the hashing trick.");
   bind_feature_keys(m);

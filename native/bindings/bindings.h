@@ -11,6 +11,7 @@ void bind_hash(nanobind::module_& m);
 void bind_threads(nanobind::module_& m);
 void bind_working_set(nanobind::module_& m);
 void bind_row_group(nanobind::module_& m);
+void bind_travel(nanobind::class_<sfctr::RowGroup>& group);
 void bind_lines(nanobind::class_<sfctr::RowGroup>& group);
 void bind_trace(nanobind::module_& m);
 

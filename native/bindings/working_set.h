@@ -1,6 +1,8 @@
 // WorkingSet as Python holds it: with the arrays that its keys are views of, and the group that has it in flight.
 #pragma once
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "arrays.h"
@@ -19,7 +21,8 @@ struct PyFeatureKeys {
 struct PyWorkingSet {
   std::vector<PyFeatureKeys> features;
   sfctr::WorkingSet core;
-  arrays::nb::object group;  // the last one that was told of it
+  arrays::nb::object group;                            // the last one that was told of it
+  std::optional<arrays::Matrix<const float>> adopted;  // weights that its records are
 
   PyWorkingSet(std::vector<PyFeatureKeys> features, sfctr::WorkingSet core)
       : features(std::move(features)), core(std::move(core)) {}
@@ -31,3 +34,17 @@ struct PyWorkingSet {
     told.discard(core);
   }
 };
+
+// Calls a group with a working set that it may hold on to.
+template <class Call>
+auto told(arrays::nb::handle_t<sfctr::RowGroup> self, PyWorkingSet& ws, Call&& call) {
+  if (ws.group.is_valid() && !ws.group.is(self)) {
+    sfctr::RowGroup& other = arrays::nb::cast<sfctr::RowGroup&>(ws.group);
+    const arrays::nb::gil_scoped_release release;
+    other.discard(ws.core);
+  }
+  ws.group = arrays::nb::borrow(self);
+  sfctr::RowGroup& group = arrays::nb::cast<sfctr::RowGroup&>(self);
+  const arrays::nb::gil_scoped_release release;
+  return call(group);
+}

@@ -17,9 +17,6 @@ RowCounters& RowCounters::operator+=(const RowCounters& other) {
 // that happened to the batch; placing the missing ones changes the answer.
 std::vector<RowCounters> RowGroup::tally(const WorkingSet& ws) const {
   std::vector<RowCounters> found(inits_.size());
-  for (std::size_t f = 0; f < ws.features().size(); ++f) {
-    found[static_cast<std::size_t>(ws.features()[f].table)].requested += ws.virtual_ids(f).size();
-  }
   const std::span<const std::int64_t> begin = ws.table_begin();
   for (std::size_t t = 0; t < found.size(); ++t) {
     const auto first = static_cast<std::size_t>(begin[2 * t]), last = static_cast<std::size_t>(begin[2 * t + 2]);
@@ -28,6 +25,7 @@ std::vector<RowCounters> RowGroup::tally(const WorkingSet& ws) const {
       found[t].fetched += place.is_on_disk();
       found[t].fresh += place.is_none() && ws.located.kinds[u] == static_cast<std::uint8_t>(RecordKind::kFresh);
     }
+    found[t].requested = ws.num_positions(t);
     found[t].unique = last - first;
     found[t].hits = found[t].unique - found[t].fetched - found[t].fresh;
   }

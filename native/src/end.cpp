@@ -8,7 +8,8 @@
 namespace sfctr {
 
 void RowGroup::discard(WorkingSet& ws) {
-  const bool is_located = ws.located.group == number_, in_flight = is_located && ws.located.train;
+  const bool is_located = ws.located.group == number_;
+  const bool in_flight = is_located && ws.located.train && !ws.located.adopted;
   {
     std::lock_guard lock(mutex_);
     next_uses_.leave(ws);
@@ -18,6 +19,7 @@ void RowGroup::discard(WorkingSet& ws) {
   if (!is_located) return;
   if (in_flight) end_batch(ws, 0);
   ws.located.group = 0;
+  ws.located.adopted = false;
   ws.gradients.any = false;
 }
 
@@ -65,7 +67,7 @@ void RowGroup::end_batch(WorkingSet& ws, std::uint64_t step) {
 void RowGroup::store_scratch(WorkingSet& ws, bool committed) noexcept {
   std::lock_guard lock(mutex_);
   scratch_in_flight_ = false;
-  if (!committed) return;
+  if (!committed || forgets_) return;
   try {
     put_away_scratch(ws);
   } catch (...) {

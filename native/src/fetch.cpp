@@ -168,14 +168,14 @@ void RowGroup::view(WorkingSet& ws) {
 void RowGroup::point_view(WorkingSet& ws) {
   Located& located = ws.located;
   const std::size_t num_floats = layout_.num_floats();
-  if (disk_) located.copies.resize(ws.num_unique() * num_floats);
+  if (disk_ || forgets_) located.copies.resize(ws.num_unique() * num_floats);
   parallel_ranges(ws.num_unique(), kBlock, [&](std::size_t begin, std::size_t end) {
     for (std::size_t u = begin; u < end; ++u) {
       const Place place = Place::from_bits(located.places[u]);
       if (place.is_none()) {
         located.kinds[u] = static_cast<std::uint8_t>(RecordKind::kAbsent);
         located.records[u] = zeros_.data();
-      } else if (disk_) {
+      } else if (disk_ || forgets_) {
         float* const copy = located.copies.data() + u * num_floats;
         if (place.is_in_ram()) std::copy_n(frames_.record(place.frame()), num_floats, copy);
         located.records[u] = copy;
@@ -183,7 +183,7 @@ void RowGroup::point_view(WorkingSet& ws) {
     }
   });
   for (std::size_t t = 0; t < inits_.size(); ++t) {
-    if (!inits_[t].membership.rare) continue;
+    if (!ws.has_rare(t)) continue;
     for (auto u = ws.table_begin()[2 * t]; u < ws.table_begin()[2 * t + 1]; ++u) {
       const auto key = static_cast<std::size_t>(u);
       if (Place::from_bits(located.places[key]).is_none()) located.records[key] = located.records[ws.rare_id(t)];

@@ -16,15 +16,6 @@ namespace {
 
 constexpr std::size_t kKeys = 1024;  // of a task
 
-void start_gradients(WorkingSet& ws, const Layout& layout) {
-  Gradients& gradients = ws.gradients;
-  gradients.vectors.resize(ws.num_unique() * layout.dim);
-  gradients.linear.resize(ws.num_unique() * layout.linear);
-  gradients.reached.resize(ws.num_unique());
-  std::fill_n(gradients.reached.data(), ws.num_unique(), 0);
-  gradients.any = true;
-}
-
 void merge_cold_vectors(WorkingSet& ws, const Transpose& sorted, std::size_t dim) {
   const std::vector<KeyBlock> blocks = key_blocks(ws, kKeys);
   parallel_for(blocks.size(), [&](std::size_t b) {
@@ -122,6 +113,15 @@ void require_size(std::size_t f, const char* what, std::size_t has, std::size_t 
 
 }  // namespace
 
+void RowGroup::start_gradients(WorkingSet& ws) const {
+  Gradients& gradients = ws.gradients;
+  gradients.vectors.resize(ws.num_unique() * layout_.dim);
+  gradients.linear.resize(ws.num_unique() * layout_.linear);
+  gradients.reached.resize(ws.num_unique());
+  std::fill_n(gradients.reached.data(), ws.num_unique(), 0);
+  gradients.any = true;
+}
+
 void RowGroup::backward(WorkingSet& ws, std::size_t begin, std::size_t end,
                         std::span<const std::span<const float>> grads,
                         std::span<const std::span<const float>> linear_grads) const {
@@ -143,7 +143,7 @@ void RowGroup::backward(WorkingSet& ws, std::size_t begin, std::size_t end,
     if (inits_[static_cast<std::size_t>(feature.table)].frozen) continue;
     gradients[f] = {vectors.empty() ? nullptr : vectors.data(), linear.empty() ? nullptr : linear.data()};
   }
-  if (!ws.gradients.any) start_gradients(ws, layout_);
+  if (!ws.gradients.any) start_gradients(ws);
   const auto differs = [](const FeatureGradient& g) { return (g.vectors == nullptr) != (g.linear == nullptr); };
   if (!std::ranges::any_of(gradients, differs)) {
     merge(ws, begin, end, layout_.dim, gradients);

@@ -76,7 +76,7 @@ void RowGroup::bind_lines() {
 }
 
 bool RowGroup::plan_lines(WorkingSet& ws) {
-  require_located(ws);
+  require_own(ws);
   require_device();
   if (!ws.located.train || !ws.located.fetched) throw std::runtime_error("plan and fetch this working set first");
   if (ws.on_device.state == State::kReady) throw std::runtime_error("this working set is ready on the device already");
@@ -268,7 +268,7 @@ void RowGroup::end_step(WorkingSet& ws, std::uint64_t step, std::span<const std:
 
 void RowGroup::require_at_hand(const WorkingSet& ws, std::span<const std::uint32_t> keys,
                                std::size_t num_floats) const {
-  require_located(ws);
+  require_own(ws);
   if (!ws.located.fetched) throw std::runtime_error("fetch this working set first");
   require_shape(keys.size(), num_floats);
   for (const std::uint32_t u : keys) {

@@ -8,7 +8,6 @@ namespace sfctr {
 namespace {
 
 constexpr std::uint64_t kLeastShare = 64;
-constexpr unsigned kMostBits = 8;
 constexpr std::size_t kLeastCandidates = 64;
 constexpr std::size_t kCandidatesIn = 16;  // of so many keys one is made a candidate: a byte a key
 
@@ -16,7 +15,7 @@ constexpr std::size_t kCandidatesIn = 16;  // of so many keys one is made a cand
 
 BoundedKeys::BoundedKeys(std::uint64_t bound) : bound_(bound) {
   if (bound == 0) return;
-  while (bits_ < kMostBits && bound >> (bits_ + 1) >= kLeastShare) ++bits_;
+  while (bits_ < kShardBits && bound >> (bits_ + 1) >= kLeastShare) ++bits_;
   shards_.resize(std::size_t{1} << bits_);
 }
 

@@ -35,6 +35,7 @@ void RowGroup::require_tables(const WorkingSet& ws) const {
     throw std::invalid_argument("the working set has " + std::to_string(ws.num_tables()) + " tables and the group " +
                                 std::to_string(inits_.size()));
   }
+  if (ws.is_of_sources()) return;
   for (std::size_t t = 0; t < inits_.size(); ++t) {
     if (ws.has_rare(t) == inits_[t].membership.rare) continue;
     throw std::invalid_argument(
@@ -51,6 +52,7 @@ void RowGroup::announce(WorkingSet& ws) {
 
 bool RowGroup::plan(WorkingSet& ws) {
   require_tables(ws);
+  if (ws.located.group == number_ && ws.located.adopted) require_own(ws);
   if (ws.located.group == number_ && ws.located.train) discard(ws);
   std::lock_guard lock(mutex_);
   return plan_locked(ws);
@@ -74,7 +76,7 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
   find_places(ws);
   const Missing missing = count_missing(ws);
   const std::vector<RowCounters> found = tally(ws);
-  budget_->require_index(missing.fresh);
+  if (!forgets_) budget_->require_index(missing.fresh);
   ws.located.fresh.reserve(ws.num_unique());  // so that pinning, and noting what is new, cannot fail
   budget_->take_keys(missing.fresh);
   pin_found(ws);
@@ -86,7 +88,7 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
   };
   try {
     frames = free_frames(missing.total());
-    if (frames.size() < missing.total() && !disk_) {
+    if (frames.size() < missing.total() && !disk_ && !forgets_) {
       throw RamFull(budget_->used() + (missing.total() - frames.size()) * frames_.frame_bytes());
     }
   } catch (...) {
@@ -113,6 +115,7 @@ void RowGroup::start(WorkingSet& ws, bool train) {
   Located& located = ws.located;
   located.group = 0;
   located.train = train;
+  located.adopted = false;
   located.fetched = false;
   located.settled = false;
   located.trained_ids.resize(0);
@@ -255,6 +258,7 @@ bool RowGroup::shrink_to_budget() {
 
 void RowGroup::evict(std::span<const std::uint32_t> victims) {
   if (victims.empty()) return;
+  if (forgets_) return forget(victims);
   std::vector<RecordId> ids(victims.size());
   std::vector<const std::byte*> records(victims.size());
   std::vector<Location> locations(victims.size());
@@ -269,6 +273,14 @@ void RowGroup::evict(std::span<const std::uint32_t> victims) {
     set_tags(Place::on_disk(locations[i]), frames_.tags(victims[i]));
     frames_.give(victims[i]);
     ++table_counters_[ids[i].table / 2].evicted;
+  }
+}
+
+void RowGroup::forget(std::span<const std::uint32_t> victims) {
+  for (const std::uint32_t frame : victims) {
+    const Owner owner = frames_.owner(frame);
+    take_out(owner.table, owner.key);
+    ++table_counters_[owner.table / 2].evicted;
   }
 }
 
@@ -311,7 +323,7 @@ void RowGroup::place_missing(WorkingSet& ws, std::vector<std::uint32_t>& frames,
       located.records[located.scratch[i]] = located.copies.data() + i * layout_.num_floats();
     }
     begin_reading(ws);
-    if (!members_) fill_fresh(ws, added);  // else settle() does
+    if (!members_ && !forgets_) fill_fresh(ws, added);  // else settle() and fill() do
   } catch (...) {
     for (const std::uint32_t frame : frames) frames_.give(frame);
     budget_->give_keys(num_keys);

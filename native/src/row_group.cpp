@@ -50,6 +50,7 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
       budget_(std::move(tiers.budget)),
       policy_(tiers.policy),
       disk_(std::move(tiers.disk)),
+      forgets_(tiers.forgets),
       members_(std::ranges::any_of(inits_, [](const TableInit& init) { return init.membership.tracks(); })
                    ? std::make_unique<Members>(inits_)
                    : nullptr),
@@ -61,6 +62,7 @@ RowGroup::RowGroup(std::size_t dim, Rule vector_rule, Rule linear_rule, bool lin
       number_(next_number()),
       table_counters_(inits_.size()) {
   for (std::size_t n = 0; n < 2 * inits_.size(); ++n) tables_.push_back({.index = Index(members_ != nullptr)});
+  if (forgets_ && (disk_ || members_)) throw std::invalid_argument("copies have neither a disk nor membership");
   if (!disk_) return;
   disk_->record_bytes = layout_.num_floats() * sizeof(float);
   disk_->max_records = std::min<std::uint64_t>(disk_->max_records, Place::kMostLocations);
@@ -109,7 +111,7 @@ void RowGroup::require_located(const WorkingSet& ws) const {
   if (ws.located.group != number_) throw std::runtime_error("locate this working set in this group first");
   if (!ws.located.fetched) throw std::runtime_error("fetch this working set first");
   if (members_ && ws.located.train && !ws.located.settled) throw std::runtime_error("settle this working set first");
-  if (!ws.located.train && ws.located.num_changes != num_changes_) {
+  if (!ws.located.train && !ws.located.adopted && ws.located.num_changes != num_changes_) {
     throw std::runtime_error("rows have changed since this working set was located for reading; locate it again");
   }
 }

@@ -58,6 +58,7 @@ void RowGroup::settle(WorkingSet& ws, std::int64_t time) {
   if (located.group != number_ || !located.train || !located.fetched) {
     throw std::runtime_error("plan and fetch this working set first");
   }
+  if (located.adopted) require_own(ws);
   if (located.settled) return;
   std::lock_guard lock(mutex_);
   drain();
@@ -75,7 +76,7 @@ void RowGroup::settle_block(WorkingSet& ws, const KeyBlock& block) {
   if (inits_[t].frozen) return;
   const Membership& members = members_->tables[t];
   const auto keys = ws.keys().subspan(block.begin, block.end - block.begin);
-  float* const refused = members.rule().rare ? located.records[ws.rare_id(t)] : zeros_.data();
+  float* const refused = ws.has_rare(t) ? located.records[ws.rare_id(t)] : zeros_.data();
   std::uint32_t slots[kBlock];
   std::uint64_t fresh[kBlock];
   float* records[kBlock];
@@ -103,7 +104,7 @@ void RowGroup::redirect_refused(WorkingSet& ws) const {
   std::vector<bool> redirects(inits_.size());
   for (std::size_t t = 0; t < inits_.size(); ++t) {
     const auto begin = kinds + ws.table_begin()[2 * t], end = kinds + ws.table_begin()[2 * t + 1];
-    redirects[t] = inits_[t].membership.rare && std::find(begin, end, kRefused) != end;
+    redirects[t] = ws.has_rare(t) && std::find(begin, end, kRefused) != end;
   }
   if (std::ranges::find(redirects, true) == redirects.end()) return;
   ws.redirect();
@@ -225,6 +226,11 @@ std::uint64_t RowGroup::remove_rows(std::size_t native_table, std::span<const st
   }
   if (members) members->counters.withdrawn += count;
   return count;
+}
+
+std::size_t RowGroup::num_shares(std::size_t t) {
+  const Membership* const members = members_of(t);
+  return members ? members->num_shares() : kNumShards;
 }
 
 MembershipCounters RowGroup::membership(std::size_t t, std::uint64_t& num_waiting) {

@@ -18,9 +18,10 @@ constexpr std::size_t kKeys =
 
 void RowGroup::update(WorkingSet& ws, std::uint64_t step, float scale, std::span<const Hyper> hyper,
                       std::span<const Hyper> linear_hyper) {
-  require_located(ws);
+  require_own(ws);
   if (!ws.located.train) throw std::runtime_error("this working set was located for reading, not for training");
   if (lines_) throw std::runtime_error("rows of this group are trained on a device: end_step() says what was reached");
+  if (forgets_) require_filled(ws);
   if (step == 0) throw std::invalid_argument("steps are counted from 1");
   if (hyper.size() != num_tables() || linear_hyper.size() != num_tables() * layout_.linear) {
     throw std::invalid_argument("hyper and linear_hyper must have a line for each of the " +

@@ -68,9 +68,11 @@ WorkingSet::WorkingSet(int num_tables, std::size_t num_rows, std::vector<Feature
     has_rare_[static_cast<std::size_t>(t)] = true;
   }
   features_of_.resize(static_cast<std::size_t>(num_tables_));
+  num_positions_.resize(static_cast<std::size_t>(num_tables_), 0);
   std::size_t position = 0;
   for (std::size_t f = 0; f < features_.size(); ++f) {
     features_of_[static_cast<std::size_t>(features_[f].table)].push_back(f);
+    num_positions_[static_cast<std::size_t>(features_[f].table)] += features_[f].keys.size();
     first_position_.push_back(position);
     position += features_[f].keys.size();
   }

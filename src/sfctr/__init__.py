@@ -14,6 +14,7 @@ from sfctr.spec.errors import (
     DataError,
     DiskError,
     ModelError,
+    PeerError,
     SchemaError,
     SfctrError,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "Lookahead",
     "ModelError",
     "Normal",
+    "PeerError",
     "Plateau",
     "ReadView",
     "RowWiseAdagrad",

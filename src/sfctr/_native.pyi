@@ -122,6 +122,11 @@ def set_simd_level(level: str) -> None:
     Use the kernels of another level, while none is running. No result depends on it: this is for tests.
     """
 
+def shards_of(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    out[i] = the shard, one of 256, of keys[i]: the leading bits of the hash in whose order rows are exported.
+    """
+
 def bucket_keys(keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], buckets: int, out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     out[i] = the row, below buckets, that keys[i] shares with other keys by the hashing trick.
@@ -167,6 +172,22 @@ class WorkingSet:
         Raises ValueError, naming the feature by its number, where shapes or options do not fit together.
         rare_tables: numbers of the tables that list their rare row, key 1 of native table 2t + 1, with every batch.
         """
+
+    @staticmethod
+    def of_sources(num_tables: int, sources: list[tuple[NDArray[numpy.uint64], NDArray[numpy.int64]]]) -> WorkingSet:
+        """
+        The unique keys of other working sets, each given as (keys [n], table_begin [2T + 1]): numbered by native
+        table, then by first appearance (source, then position). It has no features and no rows. Raises ValueError.
+        """
+
+    def source_ids(self, source: int) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        int32 [n] of one source: for each of its keys the number of the unique key. A view.
+        """
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether gradients have come to it since it was located."""
 
     @property
     def num_rows(self) -> int:
@@ -281,14 +302,15 @@ class RowGroup:
     order of address, and a zero half after an odd dim. One thread plans and fetches, another may train and read.
     """
 
-    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32', snapshot_bytes: int = 1048576, faults: RowFaults | None = None) -> None:
+    def __init__(self, dim: int, linear: bool, vector_rule: str, linear_rule: str | None, tables: Sequence[TableInit], budget: Budget | None = None, disk: str | None = None, policy: str = 'lru', segment_bytes: int = 67108864, staging_bytes: int = 4194304, io: str = 'auto', dtype: str = 'fp32', snapshot_bytes: int = 1048576, faults: RowFaults | None = None, forgets: bool = False) -> None:
         """
         Rules: 'sgd', 'momentum', 'adagrad', 'rowwise_adagrad', 'adam', 'adam_row', 'ftrl'; 'none' for a vector of
         dim 0; None for the weight where linear is False. budget: of RAM; None: no bound. disk: a directory for rows that
         the budget has no room for; None: they are refused. policy: 'lru' or 'lfu', whose rows leave first.
         segment_bytes, staging_bytes: of a file there, and of buffers. io: 'auto', 'uring' or 'threads'. dtype: 'fp32' or
         'bf16', of the vectors alone. snapshot_bytes: of rows that training changes before a snapshot took them; a step
-        waits where there are more. faults: for tests.
+        waits where there are more. faults: for tests. forgets: rows are copies, and those that the budget has no room for
+        are forgotten.
         """
 
     @property
@@ -470,6 +492,58 @@ class RowGroup:
     def reserve(self, native_table: int, num_rows: int) -> None:
         """
         Make room in the index for so many rows in all: before rows are imported in the order of their hashes.
+        """
+
+    def missing(self, ws: WorkingSet) -> NDArray[numpy.int64]:
+        """
+        int64 [m]: unique keys of a fetched batch, the next to train, that have no copy now. All are to be filled.
+        """
+
+    def fill(self, ws: WorkingSet, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], records: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        The records [m, record_floats] of unique keys, int64 [m], are copies of rows from now on.
+        """
+
+    def forget_all(self) -> None:
+        """
+        There are no copies any more. Raises RuntimeError while a batch is in flight.
+        """
+
+    @property
+    def wire_words(self) -> int:
+        """
+        W, float32 words of a row's weights: its vector and its first-order weight, as a record begins.
+        """
+
+    def weights(self, ws: WorkingSet, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
+        """
+        Write the weights of unique keys, int32 [n], as they are in RAM now, to out [n, W]; of all of them where ids is
+        None. Zeros of one that is absent or refused. The working set is located, and settled if it is to be trained.
+        """
+
+    def kinds(self, ws: WorkingSet) -> NDArray[numpy.uint8]:
+        """
+        uint8 [U]: 0 for a key that has a row, 1 for one that is absent, 2 for one that is refused in training, 3
+        for one that is being given a row.
+        """
+
+    def adopt(self, ws: WorkingSet, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], kinds: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, train: bool) -> None:
+        """
+        From now on the rows of this batch are weights [U, W] and kinds [U] (None: all have a row), as another
+        process gave them; until discard it is then pooled and merged as if it had been located. Nothing is pinned,
+        and plan, settle and update refuse it. The array is kept, not copied.
+        """
+
+    def add_gradients(self, ws: WorkingSet, ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], vectors: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], linear: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], reached: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Add gradients to those of unique keys, int32 [n], each there once; what comes first to a key is taken as it is.
+        vectors [n, dim] and linear [n] (or [0]) count where reached, uint8 [n], has bit 1 and bit 2; bit 4 says that a
+        refused key was reached. What comes to a frozen table is dropped, and what a refused key would be trained by.
+        """
+
+    def num_shares(self, t: int) -> int:
+        """
+        In how many equal ranges of hashes table t's rule of membership counts; 256 where it has none.
         """
 
     def keep_lines(self, num_lines: int) -> None:

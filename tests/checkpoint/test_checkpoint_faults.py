@@ -110,7 +110,7 @@ def test_two_failed_writes_in_a_row_are_raised(tmp_path, monkeypatch):
 
     with Checkpointer(tmp_path / "c", SnapshotTwin(run.store)) as checkpointer:
         with monkeypatch.context() as patched:
-            patched.setattr("sfctr.checkpoint.writer.write_checkpoint", refuse)
+            patched.setattr("sfctr.checkpoint.writer.finish_checkpoint", refuse)
             checkpointer.save(run.state())
             checkpointer.save(run.state())
             with pytest.raises(CheckpointError, match="no space, says the test"):

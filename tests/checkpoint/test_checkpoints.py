@@ -306,7 +306,7 @@ def test_one_of_a_newer_release_is_neither_passed_over_nor_removed(tmp_path):
             checkpointer.save(run.state())
     directory = CheckpointDirectory(tmp_path / "c")
     manifest = directory.of_step(directory.steps()[-1]) / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 2}))
-    with pytest.raises(CheckpointError, match=r"version 2 was found .* use the release that wrote"):
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 3}))
+    with pytest.raises(CheckpointError, match=r"version 3 was found .* use the release that wrote"):
         directory.newest()
     run.close()

@@ -6,9 +6,12 @@ import shutil
 
 import pytest
 from power import crashes, write_tree
+from ranked import RankOfRun, in_turn
+from ranks import in_ranks
 from recording import Operation, RecordingDisk
-from small_run import SmallRun, SnapshotTwin
+from small_run import TABLES, SmallRun, SnapshotTwin
 
+import sfctr
 from sfctr.checkpoint import CheckpointDirectory, Checkpointer
 from sfctr.checkpoint.disk import Disk
 from sfctr.checkpoint.manifest import read_manifest
@@ -46,10 +49,55 @@ class Scene:
         self.operations: list[Operation] = disk.done[begin:]
 
 
+class SceneOfRanks:
+    """The same of a run that two ranks hold, with what the disk did for both of them, in its order."""
+
+    def __init__(self, tmp_path, last_step: int) -> None:
+        whole, self.root = SmallRun(), tmp_path / "root"
+        self.root.mkdir()
+        disk, path = RecordingDisk(), self.root / "checkpoints"
+
+        def body(peers):
+            with sfctr.Store(TABLES, seed=5) as store:
+                rank = RankOfRun(whole, peers, store=store)
+                with Checkpointer(path, store, keep=1, peers=peers, disk=disk) as checkpointer:
+                    rank.follow()
+                    checkpointer.save(rank.state())
+                    checkpointer.wait()
+                    first = read_manifest(checkpointer.last_saved.path)
+                    in_turn(peers, go_on)
+                    rank.follow()
+                    checkpointer.save(rank.state(facts={"second": True}))
+                    checkpointer.wait()
+                    return first, read_manifest(checkpointer.last_saved.path)
+
+        def go_on():
+            shutil.copytree(self.root, tmp_path / "before")
+            self.begin = len(disk.done)
+            whole.train(last_step)
+
+        whole.train(1)
+        self.first, self.second = in_ranks(2, body)[0]
+        whole.close()
+        shutil.rmtree(self.root)
+        (tmp_path / "before").rename(self.root)
+        self.operations: list[Operation] = disk.done[self.begin :]
+
+
+def test_the_same_where_two_ranks_save_whichever_has_come_how_far(tmp_path):
+    scene = SceneOfRanks(tmp_path, 3)
+    assert (scene.second.kind, scene.second.version) == ("changes", 2)
+    check(scene, tmp_path)
+
+
 @pytest.mark.parametrize(("last_step", "full", "keep"), [(3, False, 1), (3, True, 2), (1, False, 1)])
 def test_one_of_the_two_is_there_whole_whatever_was_lost(tmp_path, last_step, full, keep):
     scene = Scene(tmp_path, last_step, full=full, keep=keep)
     assert scene.second.kind == ("full" if full else "changes")
+    check(scene, tmp_path)
+
+
+def check(scene, tmp_path) -> None:
     found = []
     for length, tree in crashes(scene.root, scene.operations):
         left = write_tree(tree, tmp_path / "left")

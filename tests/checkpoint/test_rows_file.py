@@ -118,3 +118,43 @@ def test_a_block_that_was_left_out_is_missed(tmp_path, monkeypatch):
     (tmp_path / "x.rows").write_bytes(whole[: -end - one_row] + whole[-end:])
     with pytest.raises(CheckpointError, match="the end tells of other counts than"):
         read(tmp_path / "x.rows")
+
+
+def chosen_of(path, chosen):
+    file = RowsFile(path)
+    try:
+        return list(file.blocks(chosen))
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("has_last", [True, False])
+def test_of_a_block_what_is_chosen_is_given(tmp_path, has_last):
+    first, second = written(tmp_path / "x.rows", has_last)
+
+    def odd(space, keys):
+        return (keys % np.uint64(2) == 1) & (space != 2)
+
+    blocks = chosen_of(tmp_path / "x.rows", odd)
+    assert [(block.space, block.keys.tolist()) for block in blocks] == [
+        (rows.space, rows.keys[rows.keys % np.uint64(2) == 1].tolist()) for rows in (first, second)
+    ]
+    assert blocks[0].records.tolist() == first.records[::2].tolist()
+    assert (blocks[0].last.tolist() if has_last else blocks[0].last) == ([0, 2, 4] if has_last else None)
+    assert len(chosen_of(tmp_path / "x.rows", lambda _, keys: np.ones(keys.size, np.bool_))) == 3
+
+
+def test_a_block_without_anything_chosen_is_passed_over_unread(tmp_path):
+    """As long as it is: its bytes may be damaged, and the file's end may not be nearer."""
+    first, second = written(tmp_path / "x.rows")
+    data = (tmp_path / "x.rows").read_bytes()
+    at = data.index(first.records.tobytes())
+    (tmp_path / "x.rows").write_bytes(data[:at] + b"?" + data[at + 1 :])
+    [block] = chosen_of(tmp_path / "x.rows", lambda space, keys: np.full(keys.size, space == 3))
+    assert block.records.tolist() == second.records.tolist()
+    with pytest.raises(CheckpointError, match="a block of 5 keys has another CRC-32"):
+        chosen_of(tmp_path / "x.rows", lambda space, keys: np.full(keys.size, space == 0))
+    for cut in (1, 30, len(data) - at - 8):
+        (tmp_path / "x.rows").write_bytes(data[:-cut])
+        with pytest.raises(CheckpointError, match="the file ends where"):
+            chosen_of(tmp_path / "x.rows", lambda _, keys: np.zeros(keys.size, np.bool_))

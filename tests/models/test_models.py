@@ -324,3 +324,9 @@ def test_a_masked_mean_counts_true_positions_only_and_is_zero_for_none():
 def test_a_wrong_argument_is_refused_in_words(build, words):
     with pytest.raises(ModelError, match=words):
         build()
+
+
+@pytest.mark.parametrize(("name", "mix"), CASES)
+def test_a_batch_without_rows_has_no_logits(name, mix):
+    model = build_model(name, MIXES[mix], 2, seed=3).eval()
+    assert model({key: tensor[:0] for key, tensor in features_of(MIXES[mix]).items()}).shape == (0, 2)

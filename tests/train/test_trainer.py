@@ -57,7 +57,10 @@ class Rows:
 class Ready(Rows):
     def __init__(self, batch: Batch, steps: list[float]) -> None:
         super().__init__(batch)
-        self.steps, self.open = steps, True
+        self.steps, self.open, self.whole = steps, True, None
+
+    def merge(self, dense, extras):
+        return extras[None]
 
     def micro_batches(self, count):
         for part in np.array_split(np.arange(self.size), count):

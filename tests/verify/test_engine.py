@@ -22,8 +22,8 @@ from sfctr.store import Store
 from sfctr.train.run import open_store
 from sfctr.verify import Finding, Makers, reference_optim, verify_run
 from sfctr.verify.difference import Difference
-from sfctr.verify.engine import EachStep
 from sfctr.verify.reference import train_reference
+from sfctr.verify.steps import EachStep
 from sfctr.verify.variants import Footprint, loop_variants, plain, tier_variants, with_train
 from sfctr.verify.workbench import Workbench
 

@@ -13,6 +13,12 @@ constexpr std::uint64_t mix(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
+// What processes share rows by: the leading bits of mix(key), in whose order indexes and shares of membership lie.
+inline constexpr unsigned kShardBits = 8;
+inline constexpr std::uint64_t kNumShards = std::uint64_t{1} << kShardBits;
+
+constexpr std::uint8_t shard_of(std::uint64_t key) { return static_cast<std::uint8_t>(mix(key) >> (64 - kShardBits)); }
+
 // The leading 64 - shift bits of a multiplicative hash (Knuth, TAOCP 6.4) of the key's halves folded together. Half the
 // work of mix; sequences of any stride spread well enough for a table that is at most a quarter full.
 constexpr std::uint64_t spread(std::uint64_t key, int shift) {

@@ -16,6 +16,7 @@
 // Not thread-safe, except that const members may run beside each other.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -63,6 +64,7 @@ class BoundedKeys {
   void add(std::uint64_t key);
   void drop(std::uint64_t key);
   std::uint64_t size() const { return size_; }
+  std::size_t num_shares() const { return bound_ == 0 ? kNumShards : shards_.size(); }
   void forget_order();
 
   // Calls remove(key, stamp) for the oldest key of every shard that has more than its share, until none has. Throws
@@ -159,6 +161,7 @@ class Membership {
   const BoundedKeys& rows() const { return rows_; }
   const Index& waiting() const { return waiting_; }  // slot: its count; stamp: the last step that reached it
   BoundedKeys& waiting_bound() { return waiting_bound_; }
+  std::size_t num_shares() const { return std::min(rows_.num_shares(), waiting_bound_.num_shares()); }
   std::size_t memory_bytes() const;
 
   MembershipCounters counters;

@@ -3,6 +3,7 @@
 //
 //   (announce) -> plan -> fetch -> forward (any number) -> backward (any number) -> update | discard
 //   (announce) -> plan -> fetch -> plan_lines -> ... -> lines_ready -> end_step | discard      trained on a device
+//   adopt -> forward (any number) -> backward (any number) -> discard                         rows of other processes
 //
 // A record is float32 throughout, without padding:
 //   vector [dim] | first-order weight [1, if linear] | state of the vector's rule | state of the weight's rule
@@ -25,6 +26,10 @@
 //  6. A row on a device pins its frame: it leaves the device, and is written down, before it leaves RAM. Whoever reads
 //     rows in RAM has dirty lines lowered first. What a batch brings into lines it fills after what leaves them was
 //     lowered, and only then are they its rows'.
+//
+// A group of copies holds rows whose owner is another process: none of them need be there, so what must leave RAM is
+// forgotten. A key without a copy is planned as one without a row, and gets its record, by fill(), when its batch is
+// next to train: not before, because the steps before it change the row where it is held.
 //
 // Where a table has a membership rule (membership.h), plan() still gives every key a frame, and settle() says which of
 // them have a row, which get one and which are refused: in the order of training, after the step before has ended.
@@ -52,6 +57,7 @@
 #include "sfctr/budget.h"
 #include "sfctr/device_lines.h"
 #include "sfctr/frames.h"
+#include "sfctr/group_options.h"
 #include "sfctr/index.h"
 #include "sfctr/kernels.h"
 #include "sfctr/membership.h"
@@ -67,40 +73,6 @@ namespace sfctr {
 
 struct KeyBlock;
 struct FeatureGradient;
-
-// How the rows of one table begin, and whether they change.
-struct TableInit {
-  std::uint64_t seed = 0;       // of first values, and of the rounding of bf16
-  std::uint64_t null_seed = 0;  // of the row of a missing value
-  bool normal = true;           // a is the mean, b the standard deviation; else uniform in [a, b)
-  double a = 0, b = 0;
-  float state0 = 0;         // first value of Adagrad's accumulators
-  float linear_state0 = 0;  // the same for the first-order weight
-  bool frozen = false;      // rows are neither trained nor added
-  MembershipRule membership{};
-};
-
-// Where the parts of a record lie, in words the size of a float.
-struct Layout {
-  std::size_t dim, linear;  // linear: 0 or 1 floats
-  std::size_t vector_state, linear_state;
-  Element element;
-  std::size_t vector_words;  // what dim elements take
-
-  std::size_t linear_offset() const { return vector_words; }
-  std::size_t vector_state_offset() const { return vector_words + linear; }
-  std::size_t linear_state_offset() const { return vector_words + linear + vector_state; }
-  std::size_t num_floats() const { return vector_words + linear + vector_state + linear_state; }
-};
-
-// Where rows may be.
-struct GroupTiers {
-  std::shared_ptr<Budget> budget = std::make_shared<Budget>();  // of RAM
-  std::optional<LogOptions> disk;  // none: rows that the budget has no room for are refused
-  Policy policy = Policy::kLru;
-  std::shared_ptr<RowFaults> faults{};                // for tests
-  std::size_t snapshot_bytes = std::size_t{1} << 20;  // of rows kept for a snapshot
-};
 
 // What has moved of a table, in rows; since the group was made.
 struct RowCounters {
@@ -214,6 +186,42 @@ class RowGroup {
   // Ends the use of a batch that was announced or located, without training it. No row changes.
   void discard(WorkingSet& ws);
 
+  // Rows that travel (travel.cpp). Where they are held, a working set of sources is planned, fetched and settled, gives
+  // weights() and kinds(), takes add_gradients() from each source in turn and is updated; or it is viewed, and read.
+  // Where they are looked up, a batch adopts them.
+
+  // Words of a row's weights, as a record begins: its vector and its first-order weight.
+  std::size_t wire_words() const { return layout_.vector_words + layout_.linear; }
+  // [U, wire_words]: the weights of all unique keys as they are in RAM now; zeros of a key that is absent or refused.
+  // REQUIRES: located, and settled if it is to be trained, else throws std::runtime_error; so do the next two.
+  void weights(const WorkingSet& ws, std::span<float> out) const;
+  // [n, wire_words]: the same of unique keys `ids`. Throws std::invalid_argument where one is none.
+  void weights(const WorkingSet& ws, std::span<const std::int32_t> ids, std::span<float> out) const;
+  // [U], a RecordKind; as long as the working set stays located.
+  std::span<const std::uint8_t> kinds(const WorkingSet& ws) const;
+  // A batch's rows are these, from elsewhere: from now on and until discard() it is located, fetched and settled, for
+  // training or for reading; only that plan(), settle(), update() and what writes records refuse it. Nothing is pinned
+  // and no row of this group is looked at. weights [U, wire_words] must stay where they are until then. kinds [U], or
+  // empty where every key has a row. Throws std::invalid_argument where these do not fit the working set.
+  void adopt(WorkingSet& ws, std::span<const float> weights, std::span<const std::uint8_t> kinds, bool train);
+  // Adds gradients to those of unique keys `ids`, each there once: to the first that comes to a key nothing is added.
+  // vectors [n, dim] and linear [n] (empty without such weights) count where `reached` [n] has their bit. What comes to
+  // a frozen table is dropped; what comes to a refused key is as well, but for that it was reached. Throws
+  // std::runtime_error unless the working set may be updated, and std::invalid_argument; nothing is then changed.
+  void add_gradients(WorkingSet& ws, std::span<const std::int32_t> ids, std::span<const float> vectors,
+                     std::span<const float> linear, std::span<const std::uint8_t> reached) const;
+
+  // Copies of rows (copies.cpp), of a group that forgets; another throws std::logic_error.
+
+  // Unique keys of a planned batch that have no copy now. REQUIRES: fetched, and every batch before it has ended; all
+  // that was missing must be filled before weights(), add_gradients() or update(), else those throw std::runtime_error.
+  std::vector<std::int64_t> missing(WorkingSet& ws);
+  // The records of these unique keys are copies of rows from now on. Throws std::invalid_argument where one is none of
+  // the working set's, or the sizes do not fit.
+  void fill(WorkingSet& ws, std::span<const std::int64_t> ids, std::span<const float> records);
+  // There are no copies any more. Throws std::runtime_error while a batch is in flight.
+  void forget_all();
+
   // On a device (lines.cpp). The records there are the caller's: here it is decided which line holds which row. One
   // caller at a time may plan and lower.
 
@@ -323,6 +331,9 @@ class RowGroup {
   std::size_t num_in_flight();
   LogCounters log_counters();
 
+  // In how many equal ranges of hashes table t's rule of membership counts what is bounded, at most kNumShards: what
+  // holds whole ranges decides as what holds all.
+  std::size_t num_shares(std::size_t t);
   // What is kept of membership, of table t (throws std::out_of_range for another). All of it is zero and empty where no
   // table has a rule.
   struct Waiting {
@@ -426,6 +437,7 @@ class RowGroup {
   std::size_t num_excess_frames() const;
   bool shrink_to_budget();
   void evict(std::span<const std::uint32_t> victims);
+  void forget(std::span<const std::uint32_t> victims);
   void append(std::span<const RecordId> ids, std::span<const std::byte* const> records, Location* locations);
   void place_missing(WorkingSet& ws, std::vector<std::uint32_t>& frames, std::size_t num_keys);
   void place_key(WorkingSet& ws, std::size_t native_table, std::uint32_t u, std::uint32_t frame);
@@ -475,7 +487,20 @@ class RowGroup {
   void stamp(RecordId id, std::uint32_t step);
   Membership* members_of(std::size_t t);
 
+  // travel.cpp
+  void require_own(const WorkingSet& ws) const;
+  void copy_weights(const WorkingSet& ws, std::size_t u, float* out) const;
+  void point_adopted(WorkingSet& ws, std::span<const float> weights);
+  void require_addable(const WorkingSet& ws, std::span<const std::int32_t> ids,
+                       std::span<const std::uint8_t> reached) const;
+  bool is_frozen(const WorkingSet& ws, std::size_t u) const;
+
+  // copies.cpp
+  void require_copies() const;
+  void require_filled(const WorkingSet& ws) const;
+
   // gradients.cpp
+  void start_gradients(WorkingSet& ws) const;
   void count_refused(WorkingSet& ws, std::size_t begin, std::size_t end,
                      std::span<const FeatureGradient> gradients) const;
 
@@ -532,6 +557,7 @@ class RowGroup {
   std::shared_ptr<Budget> budget_;
   Policy policy_;
   std::optional<LogOptions> disk_;
+  const bool forgets_;
   std::unique_ptr<Members> members_;  // none where no table has a membership rule
   std::vector<NativeTable> tables_;   // 2 * num_tables()
   Frames frames_;

@@ -5,6 +5,9 @@
 // the virtual ids, and depend neither on threads nor on any table's contents. A table that has one lists its rare row,
 // key 1 of native table 2t + 1, with every batch.
 //
+// A working set of sources has no features and no rows: it lists the unique keys of other working sets, for whoever
+// holds the rows that they ask for. A rare row is then one of those keys, and need not be there.
+//
 // A working set belongs to one thread at a time. RowGroup (row_group.h) leaves in it where each key's record is, and
 // the gradients of the step. It may not move or go while a group has it in flight, or knows of it.
 #pragma once
@@ -37,11 +40,18 @@ struct FeatureKeys {
   std::size_t vectors_a_row() const { return pooling == Pooling::kSequence ? max_length : 1; }
 };
 
+// Some of the unique keys of another working set, as it numbers them, wherever that is.
+struct KeyList {
+  std::span<const std::uint64_t> keys;        // [n]
+  std::span<const std::int64_t> table_begin;  // [2 * num_tables + 1], rising from 0 to n
+};
+
 class Fetch;
 
-// kFresh: without a row, with its first values in training. kAbsent: without a row, reads as zeros or as the table's
-// rare row. kRefused: the same in training, because the key must still wait for a row.
-enum class RecordKind : std::uint8_t { kStored, kFresh, kAbsent, kRefused };
+// kAbsent: without a row, reads as zeros or as the table's rare row. kRefused: the same in training, because the key
+// must still wait for a row. kFresh: without a row, with its first values in training. The numbers go to other
+// processes.
+enum class RecordKind : std::uint8_t { kStored = 0, kAbsent = 1, kRefused = 2, kFresh = 3 };
 
 // A record that must be read from disk before the batch is ready.
 struct Load {
@@ -53,6 +63,7 @@ struct Load {
 struct Located {
   std::uint64_t group = 0;             // RowGroup's number; 0: not located
   bool train = false;                  // located for training: its frames are pinned until update() or discard()
+  bool adopted = false;                // its records are the weights of rows from elsewhere, and nothing is pinned
   bool fetched = false;                // every record is there
   bool settled = false;                // and it is decided whose rows they are
   std::uint64_t num_changes = 0;       // of reading: how often rows of the group had changed by then
@@ -105,6 +116,11 @@ class WorkingSet {
   WorkingSet(int num_tables, std::size_t num_rows, std::vector<FeatureKeys> features,
              std::span<const int> rare_tables = {});
 
+  // The unique keys of all sources, numbered by native table, then by first appearance (source, then position). Throws
+  // std::invalid_argument naming the source by number where its table_begin does not fit, and what the constructor
+  // does.
+  static WorkingSet of_sources(int num_tables, std::span<const KeyList> sources);
+
   int num_tables() const { return num_tables_; }
   std::size_t num_rows() const { return num_rows_; }
   std::span<const FeatureKeys> features() const { return features_; }
@@ -119,7 +135,16 @@ class WorkingSet {
     return ids_.span().subspan(first_position_[f], features_[f].keys.size());
   }
 
-  // The rare row of table t among the unique keys. REQUIRES: the table lists one.
+  bool is_of_sources() const { return num_sources_ > 0; }
+  // [n] of source p: its key -> virtual id. REQUIRES: is of sources, and p is one.
+  std::span<const std::int32_t> source_ids(std::size_t p) const {
+    return ids_.span().subspan(first_position_[p], first_position_[p + 1] - first_position_[p]);
+  }
+  std::size_t num_sources() const { return num_sources_; }
+  // Positions that look something up in table t: of features, or keys of sources.
+  std::size_t num_positions(std::size_t t) const { return num_positions_[t]; }
+
+  // The rare row of table t among the unique keys, as a batch lists it. REQUIRES: the table lists one.
   bool has_rare(std::size_t t) const { return has_rare_[t]; }
   std::size_t rare_id(std::size_t t) const { return static_cast<std::size_t>(table_begin_[2 * t + 2]) - 1; }
 
@@ -142,6 +167,9 @@ class WorkingSet {
   Gradients gradients;
 
  private:
+  explicit WorkingSet(int num_tables);
+
+  void number_sources(std::span<const KeyList> sources);
   void check() const;
   void find_unique();
   void number_across_tables(std::span<const std::size_t> region, std::span<const std::size_t> found);
@@ -151,7 +179,9 @@ class WorkingSet {
   std::vector<FeatureKeys> features_;
   std::vector<bool> has_rare_;                         // [num_tables]
   std::vector<std::vector<std::size_t>> features_of_;  // table -> its features, in order
-  std::vector<std::size_t> first_position_;            // feature -> position of its first id in ids_
+  std::vector<std::size_t> num_positions_;             // [num_tables]
+  std::vector<std::size_t> first_position_;            // feature, or source, -> position of its first id in ids_
+  std::size_t num_sources_ = 0;
   std::vector<std::int64_t> table_begin_;
   Buffer<std::uint64_t> keys_;
   Buffer<std::int32_t> ids_;

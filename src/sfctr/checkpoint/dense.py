@@ -6,12 +6,13 @@ persistent), "table.<table>.weight" and ".linear" of dense tables,
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sfctr.spec.dense_parts import DenseParts
 from sfctr.spec.errors import CheckpointError, ModelError
 from sfctr.store import Store
 
@@ -20,15 +21,18 @@ Fields = dict[str, dict[str, Any]]
 """Parameter -> field -> what the optimizer keeps of it."""
 
 
-def model_tensors(model: nn.Module, store: Store) -> dict[str, Tensor]:
-    """They share memory with the model and the dense tables."""
-    state = model.state_dict()
+def model_tensors(model: nn.Module, store: Store, parts: DenseParts | None = None) -> dict[str, Tensor]:
+    """They may share memory with the model and the dense tables. parts: what ranks have of it, where each has a part;
+    then all of them ask."""
+    state = model.state_dict() if parts is None else parts.state_dict()
     named = {f"model.{name}": value for name, value in state.items()}
     named |= {f"buffer.{name}": value for name, value in model.named_buffers() if name not in state}
     return named | {f"table.{name}": value for name, value in store.dense_state().items()}
 
 
-def require_savable(model: nn.Module, store: Store, optimizer: Optimizer | None) -> None:
+def require_savable(
+    model: nn.Module, store: Store, optimizer: Optimizer | None, parts: DenseParts | None = None
+) -> None:
     """Raise ModelError or CheckpointError for a state that no checkpoint could hold, before a step is trained."""
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
@@ -36,7 +40,7 @@ def require_savable(model: nn.Module, store: Store, optimizer: Optimizer | None)
                 f"model {type(model).__name__}: its state has '{name}', a {type(value).__name__}, and only tensors are"
                 " saved; make it a buffer"
             )
-    names = parameter_names(model, store)
+    names = parameter_names(model, store, parts)
     for parameter in (p for group in optimizer.param_groups for p in group["params"]) if optimizer else ():
         _require_named(parameter, names)
 
@@ -57,9 +61,11 @@ def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def parameter_names(model: nn.Module, store: Store) -> dict[int, str]:
+def parameter_names(model: nn.Module, store: Store, parts: DenseParts | None = None) -> dict[int, str]:
     """id of a parameter -> its name, the first one of those that are tied."""
     names: dict[int, str] = {}
+    if parts is not None:
+        return {id(parameter): name for name, parameter in reversed([*parts.parameters.items()])}
     modules = {"model": model, **{f"table.{name}": table for name, table in store.dense_tables.items()}}
     for prefix, module in modules.items():
         for name, parameter in module.named_parameters():
@@ -67,13 +73,21 @@ def parameter_names(model: nn.Module, store: Store) -> dict[int, str]:
     return names
 
 
-def optimizer_fields(optimizer: Optimizer | None, names: Mapping[int, str]) -> Fields:
-    """Raises CheckpointError for a parameter that is neither the model's nor a dense table's."""
+def optimizer_fields(optimizer: Optimizer | None, names: Mapping[int, str], parts: DenseParts | None = None) -> Fields:
+    """Whole tensors, and plain data. Raises CheckpointError for a parameter that is neither the model's nor a dense
+    table's."""
     found: Fields = {}
     for parameter, fields in {} if optimizer is None else optimizer.state.items():
         _require_named(parameter, names)
-        found[names[id(parameter)]] = {field: value for field, value in fields.items() if value is not None}
+        name = names[id(parameter)]
+        found[name] = {field: value for field, value in fields.items() if value is not None}
+        if parts is not None:
+            found[name] = _each_tensor(found[name], lambda value, name=name: parts.whole(name, value))  # type: ignore[misc]
     return found
+
+
+def _each_tensor(fields: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    return {field: change(value) if isinstance(value, Tensor) else value for field, value in fields.items()}
 
 
 def _require_named(parameter: Tensor, names: Mapping[int, str]) -> None:
@@ -106,8 +120,15 @@ def join_fields(tensors: Mapping[str, Tensor], rest: Fields) -> Fields:
     return fields
 
 
-def restore_optimizer(optimizer: Optimizer, names: Mapping[int, str], fields: Fields) -> None:
+def restore_optimizer(
+    optimizer: Optimizer, names: Mapping[int, str], fields: Fields, parts: DenseParts | None = None
+) -> None:
     """Give the optimizer what it kept of the parameters in `fields`; others stay as they are."""
+    if parts is not None:
+        fields = {
+            name: _each_tensor(values, lambda value, name=name: parts.part(name, value))  # type: ignore[misc]
+            for name, values in fields.items()
+        }
     ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = optimizer.state_dict()
     for number, parameter in enumerate(ordered):

@@ -38,6 +38,10 @@ class CheckpointDirectory:
     def of_step(self, step: int) -> Path:
         return self.path / f"step-{step:012}"
 
+    def beside(self, step: int) -> Path:
+        """Where it is written."""
+        return self._named(step, ".new")
+
     def steps(self) -> list[int]:
         """Of the checkpoints that have their plain name, oldest first."""
         return sorted(step for step, ending in self._found() if not ending)
@@ -84,7 +88,7 @@ class CheckpointDirectory:
         if not self._is_named:
             self.disk.sync_directory(self.path.parent)
             self._is_named = True
-        beside = self._named(step, ".new")
+        beside = self.beside(step)
         if beside.exists():
             remove_tree(self.disk, beside)
         self.disk.make_directory(beside)
@@ -92,7 +96,7 @@ class CheckpointDirectory:
 
     def complete(self, step: int) -> Path:
         """Give it its name; its files are synced already. One of the same step is set aside, until retain()."""
-        beside, path = self._named(step, ".new"), self.of_step(step)
+        beside, path = self.beside(step), self.of_step(step)
         for inside in sorted(each for each in beside.iterdir() if each.is_dir()):
             self.disk.sync_directory(inside)
         self.disk.sync_directory(beside)
@@ -110,8 +114,8 @@ class CheckpointDirectory:
 
     def give_up(self, step: int) -> None:
         """Take away what was written of it."""
-        if self._named(step, ".new").exists():
-            remove_tree(self.disk, self._named(step, ".new"))
+        if self.beside(step).exists():
+            remove_tree(self.disk, self.beside(step))
 
     def retain(self, newest: int, keep: int, also: Collection[int] = ()) -> None:
         """Of those up to step `newest` keep the last `keep` and the steps in `also`; remove all others, newer ones too:

@@ -14,29 +14,33 @@ from pathlib import Path
 
 import numpy as np
 
-from sfctr.spec.batch import F32, U64
+from sfctr.spec.batch import F32, U64, Bools
 from sfctr.spec.errors import CheckpointError
+from sfctr.spec.owned import Owns
 from sfctr.store import Group, Store, narrow, widen
 
 from .layout import RecordLayout, layout_of
-from .manifest import Manifest, rows_name
+from .manifest import Manifest, rows_names
 from .rows_file import Header, Rows, RowsFile, Tombstones
 
 
-def load_rows(directory: Path, manifest: Manifest, store: Store, targets: Mapping[str, str]) -> None:
-    """targets: saved table -> the store's, for those that are wanted; the store has no rows of these yet.
+def load_rows(
+    directory: Path, manifest: Manifest, store: Store, targets: Mapping[str, str], owns: Owns | None = None
+) -> None:
+    """targets: saved table -> the store's, for those that are wanted; the store has no rows of these yet. owns: of the
+    store's tables, which rows are loaded; None: all.
 
     Where the record of a table is laid out anew, parts under the same rule are taken over and the others begin afresh.
     """
     for number, layout in enumerate(manifest.groups):
         gone: dict[int, U64] = {}
         for position in reversed(range(len(manifest.chain))):
-            path = directory / rows_name(number, position)
-            with closing(RowsFile(path)) as file:
-                _check_header(file, manifest, position, layout)
-                load = _Load(store, layout, targets, gone, is_newest=position == len(manifest.chain) - 1)
-                for block in file.blocks():
-                    load.take(block)
+            load = _Load(store, layout, targets, gone, owns, is_newest=position == len(manifest.chain) - 1)
+            for name in rows_names(manifest.files, number, position):
+                with closing(RowsFile(directory / name)) as file:
+                    _check_header(file, manifest, position, layout)
+                    for block in file.blocks(load.chosen):
+                        load.take(block)
             gone = load.gone_by_now()
 
 
@@ -51,23 +55,39 @@ def _check_header(file: RowsFile, manifest: Manifest, position: int, layout: Rec
 
 
 class _Load:
-    """One file's blocks into the store. gone: by space, keys that newer files have as tombstones, sorted."""
+    """The blocks of one position of the chain into the store. gone: by space, keys that newer files have as tombstones,
+    sorted."""
 
     def __init__(
-        self, store: Store, layout: RecordLayout, targets: Mapping[str, str], gone: dict[int, U64], *, is_newest: bool
+        self,
+        store: Store,
+        layout: RecordLayout,
+        targets: Mapping[str, str],
+        gone: dict[int, U64],
+        owns: Owns | None,
+        *,
+        is_newest: bool,
     ) -> None:
-        self._store, self._layout, self._gone, self._is_newest = store, layout, gone, is_newest
-        self._targets = [targets.get(table) for table in layout.tables]
+        self._store, self._layout, self._gone, self._owns, self._is_newest = store, layout, gone, owns, is_newest
+        known = {name for name, table in store.tables.items() if not table.dense}
+        wanted = [targets.get(table) for table in layout.tables]
+        self._targets = [name if name in known else None for name in wanted]
         self._removed: dict[int, list[U64]] = {}
+
+    def chosen(self, space: int, keys: U64) -> Bools:
+        target = self._targets[space // 2]
+        if target is None or self._owns is None:
+            return np.full(keys.size, target is not None)
+        return self._owns(target, keys, is_null=space % 2 == 1)
 
     def take(self, block: Rows | Tombstones) -> None:
         target = self._targets[block.space // 2]
-        if target is None or target not in self._store.tables or self._store.tables[target].dense:
+        if target is None:
             return
         if isinstance(block, Tombstones):
             self._removed.setdefault(block.space, []).append(block.keys)
             return
-        rows = block if block.space not in self._gone else _without(block, self._gone[block.space])
+        rows = block if block.space not in self._gone else block.only(_is_left(block.keys, self._gone[block.space]))
         group, place = self._store.group_of(target)
         records = _as_laid_out(self._layout, group, 2 * place + block.space % 2, rows)
         self._store.load_records(
@@ -75,19 +95,18 @@ class _Load:
         )
 
     def gone_by_now(self) -> dict[int, U64]:
-        """Tombstones of this file and those before."""
+        """Tombstones of this position and those that are newer."""
         gone = dict(self._gone)
         for space, keys in self._removed.items():
             gone[space] = np.unique(np.concatenate([*keys, *([gone[space]] if space in gone else [])]))
         return gone
 
 
-def _without(rows: Rows, gone: U64) -> Rows:
-    """Rows whose keys are not in `gone`, which is sorted and not empty."""
-    at = np.minimum(np.searchsorted(gone, rows.keys), gone.size - 1)
-    kept = gone[at] != rows.keys
-    last = None if rows.last is None else rows.last[kept]
-    return Rows(space=rows.space, keys=rows.keys[kept], last=last, records=rows.records[kept])
+def _is_left(keys: U64, gone: U64) -> Bools:
+    """[n]: which keys are not in `gone`, which is sorted and not empty."""
+    at = np.minimum(np.searchsorted(gone, keys), gone.size - 1)
+    is_left: Bools = gone[at] != keys
+    return is_left
 
 
 def _as_laid_out(saved: RecordLayout, group: Group, space: int, rows: Rows) -> F32:

@@ -14,17 +14,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from sfctr.spec.dense_parts import DenseParts
 from sfctr.spec.errors import CheckpointError, SchemaError
+from sfctr.spec.owned import Owns
+from sfctr.spec.peers import ALONE, Peers
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import decode_run_file
-from sfctr.spec.tables import Table
+from sfctr.spec.together import Together
 from sfctr.store import Store
 
 from .dense import join_fields, load_buffers, parameter_names, restore_optimizer
 from .layout import layout_of
 from .load_rows import load_rows
 from .manifest import Manifest, check_file, check_files, read_manifest, read_text
-from .parts import read_clock, read_strings, read_waiting, stored
+from .own import own_membership, share_of
+from .parts import read_clock, read_strings, read_waiting, stored, summed
 from .random_states import restore_random_states
 from .restore import Restore, compare
 
@@ -85,26 +89,40 @@ class Checkpoint:
         restore = compare(self.run, run, shapes, wanted, allow=allow, renamed=renamed or {})
         return Checkpoint(self.directory, self.manifest, self.run, restore)
 
-    def load_store(self, store: Store) -> None:
+    def load_store(self, store: Store, owns: Owns | None = None, peers: Peers = ALONE) -> None:
         """All rows with their state, dense tables, the count of steps, and who waits for a row, into a store that has
-        no rows yet. Raises CheckpointError for a damaged file, CapacityError and DiskError as the store does."""
+        no rows yet. Raises CheckpointError for a damaged file, CapacityError and DiskError as the store does.
+
+        owns: which rows and waiting keys this rank takes, by the names of the store's tables; None: all. peers: all
+        ranks, who load it between them and count its rows together.
+        """
+        with Together(peers, "checkpoint") as together:
+            self._load_rows(store, owns)
+            self._check_num_rows(store, together)
+
+    def _load_rows(self, store: Store, owns: Owns | None) -> None:
         if self.restore is None and tuple(layout_of(group) for group in store.groups) != self.manifest.groups:
             raise CheckpointError(
                 f"{self.directory} has rows of other tables, or under other rules, than the store; open it with the run"
                 " file it was saved with, or take over what fits (Checkpoint.fitted)"
             )
         store.restore_clock(self.step, read_clock(self.directory))
-        sources = {name: name for name in store.tables} if self.restore is None else self.restore.tables
+        sources = self._sources(store)
         for name, source in sources.items():
             if not store.tables[name].dense:
-                store.reserve(name, self.manifest.num_rows[source])
-        load_rows(self.directory, self.manifest, store, {source: name for name, source in sources.items()})
+                store.reserve(name, share_of(self.manifest.num_rows[source], name, owns))
+        load_rows(self.directory, self.manifest, store, {source: name for name, source in sources.items()}, owns)
         saved = {table.name: (number, table) for number, table in enumerate(stored(self.run.tables))}
         for name, source in sources.items():
-            if source in saved:
-                self._check_num_rows(store, name, source)
-                self._load_membership(store, name, *saved[source])
+            if source in saved and saved[source][1].has_membership and store.tables[name].has_membership:
+                counters = self.manifest.membership.get(source, {})
+                waiting = read_waiting(self.directory, self.manifest.files, saved[source][0])
+                store.restore_membership(name, *own_membership(name, counters, waiting, owns))
         self._load_dense_tables(store)
+
+    def _sources(self, store: Store) -> Mapping[str, str]:
+        """The store's tables whose rows are taken over, and whose of the checkpoint they are."""
+        return {name: name for name in store.tables} if self.restore is None else self.restore.tables
 
     def _load_dense_tables(self, store: Store) -> None:
         tensors = _fitting(self._tensors("table."), self.restore, "table.")
@@ -113,33 +131,40 @@ class Checkpoint:
         except SchemaError as error:
             raise CheckpointError(f"{self.directory}: what was saved does not fit: {error}") from None
 
-    def _check_num_rows(self, store: Store, name: str, source: str) -> None:
-        found, needed = store.num_rows(name), self.manifest.num_rows[source]
-        if found != needed:
-            raise CheckpointError(
-                f"{self.directory}: {found:,} rows of table '{name}' were found, and the manifest says {needed:,}; the"
-                " checkpoint is damaged, use another one (or the store had rows before)"
-            )
-
-    def _load_membership(self, store: Store, name: str, number: int, saved: Table) -> None:
-        if saved.has_membership and store.tables[name].has_membership:
-            counters = self.manifest.membership.get(saved.name, {})
-            store.restore_membership(name, counters, read_waiting(self.directory, number))
+    def _check_num_rows(self, store: Store, together: Together) -> None:
+        """All ranks have as many rows as the manifest says."""
+        sources = {name: source for name, source in self._sources(store).items() if not store.tables[name].dense}
+        mine = json.dumps({name: store.num_rows(name) for name in sources}).encode()
+        found = summed(json.loads(said) for said in together.say(mine))
+        for name, source in sources.items():
+            needed = self.manifest.num_rows[source]
+            if found[name] != needed:
+                raise CheckpointError(
+                    f"{self.directory}: {found[name]:,} rows of table '{name}' were found, and the manifest says"
+                    f" {needed:,}; the checkpoint is damaged, use another one (or the store had rows before)"
+                )
 
     def load_model(self, model: nn.Module) -> None:
         """Raises CheckpointError where the module's parameters differ from what was saved."""
         _load(model, self._tensors("model."), self.restore, "model.", self.directory)
         load_buffers(model, self._tensors("buffer."))
 
-    def load_optimizer(self, optimizer: torch.optim.Optimizer | None, model: nn.Module, store: Store) -> None:
-        """What the optimizer keeps of each parameter; its options are those it was made with."""
+    def load_optimizer(
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        model: nn.Module,
+        store: Store,
+        parts: DenseParts | None = None,
+    ) -> None:
+        """What the optimizer keeps of each parameter; its options are those it was made with. parts: what this rank has
+        of them, where that is not all."""
         if optimizer is None or (self.restore is not None and not self.restore.optimizer):
             return
         fields = join_fields(self._tensors("optimizer."), self._state["optimizer"])
         if self.restore is not None:
             fields = {self.restore.new_name(name): values for name, values in fields.items()}
             fields = {name: values for name, values in fields.items() if name in self.restore.parameters}
-        restore_optimizer(optimizer, parameter_names(model, store), fields)
+        restore_optimizer(optimizer, parameter_names(model, store, parts), fields, parts)
 
     def restore_random_states(self) -> None:
         """Have torch, NumPy and Python draw what they would have drawn next."""
@@ -147,7 +172,7 @@ class Checkpoint:
 
     def strings(self) -> dict[str, dict[int, str]]:
         """Table -> key -> text of hashed keys, for tables that keep it."""
-        return read_strings(self.directory, self.run.tables)
+        return read_strings(self.directory, self.manifest.files, self.run.tables)
 
     def _tensors(self, front: str) -> dict[str, Tensor]:
         return {name.removeprefix(front): value for name, value in self._dense.items() if name.startswith(front)}
@@ -164,15 +189,20 @@ class Checkpoint:
         return read_text(self.directory / "state.json", json.loads)
 
 
-def open_checkpoint(directory: Path, *, is_checked: bool = False) -> Checkpoint:
+def open_checkpoint(directory: Path, *, is_checked: bool = False, peers: Peers = ALONE) -> Checkpoint:
     """The checkpoint in `directory`, every file of it read and checked, unless CheckpointDirectory.newest() just did.
 
-    Raises CheckpointError where one is missing or damaged.
+    peers: all ranks, who open it together; rank 0 checks it. Raises CheckpointError where a file is missing or damaged.
     """
+    with Together(peers, "checkpoint") as together:
+        return _opened(directory, checks_files=together.is_first and not is_checked)
+
+
+def _opened(directory: Path, *, checks_files: bool) -> Checkpoint:
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: there is no checkpoint; give a directory such as RUN/checkpoints/step-...")
     manifest = read_manifest(directory)
-    if not is_checked:
+    if checks_files:
         check_files(directory, manifest.files)
     run = read_text(directory / "run.toml", lambda text: decode_run_file(text, str(directory / "run.toml")))
     return Checkpoint(directory, manifest, run)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +19,11 @@ from sfctr.spec.errors import CheckpointError
 
 from .disk import FileFacts
 from .layout import RecordLayout
+from .names import is_part, part_name, part_names
 
 FORMAT = "sfctr.checkpoint"
-VERSION = 1
+READABLE = (1, 2)
+"""Version 2 has rows, waiting keys or texts in files of several ranks; else it is version 1."""
 NAME = "manifest.json"
 
 
@@ -33,7 +35,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     format: str = FORMAT
-    version: int = VERSION
+    version: int = 1
     step: int
     kind: Literal["full", "changes"]
     chain: tuple[int, ...]
@@ -45,9 +47,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     files: dict[str, FileFacts]
 
 
-def rows_name(group: int, position: int) -> str:
-    """Name of the rows file of a group, at a position in the chain."""
-    return f"rows/{group:03}-{position:03}.rows"
+def rows_name(group: int, position: int, rank: int = 0) -> str:
+    """Name of the rows file of a group, at a position in the chain, that a rank wrote."""
+    return part_name(f"rows/{group:03}-{position:03}.rows", rank)
+
+
+def rows_names(files: Collection[str], group: int, position: int) -> list[str]:
+    """Of `files` those of all ranks, in their order; that of rank 0 is always one of them."""
+    return part_names(files, rows_name(group, position))
+
+
+def version_of(files: Collection[str]) -> int:
+    """Of a checkpoint that has these files."""
+    return 2 if any(is_part(name) for name in files) else 1
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -63,13 +75,20 @@ def _own_crc32(plain: dict[str, Any]) -> int:
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of a checkpoint, without a look at its files. Raises CheckpointError for one that is missing,
     damaged or of another version."""
-    path = directory / NAME
-    plain = read_text(path, json.loads)
-    if not isinstance(plain, dict) or plain.get("format") != FORMAT or plain.get("version") != VERSION:
+    return _manifest_of(read_text(directory / NAME, json.loads), directory / NAME)
+
+
+def parsed_manifest(text: bytes, directory: Path) -> Manifest:
+    """What manifest_bytes() gave, in another process. directory: that it is of, for errors."""
+    return _manifest_of(json.loads(text), directory / NAME)
+
+
+def _manifest_of(plain: Any, path: Path) -> Manifest:
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT or plain.get("version") not in READABLE:
         found = plain if not isinstance(plain, dict) else f"{plain.get('format')!r} version {plain.get('version')!r}"
         raise CheckpointError(
-            f"{path}: format {found} was found and '{FORMAT}' version {VERSION} is needed; use the release that wrote"
-            " it"
+            f"{path}: format {found} was found and '{FORMAT}' version {' or '.join(map(str, READABLE))} is needed; use"
+            " the release that wrote it"
         )
     if plain.pop("crc32", None) != _own_crc32(plain):
         raise CheckpointError(f"{path} has another CRC-32 than it says; the checkpoint is damaged, use another one")
@@ -84,7 +103,7 @@ def is_of_another_version(directory: Path) -> bool:
         plain = json.loads((directory / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(plain, dict) and plain.get("format") == FORMAT and plain.get("version") != VERSION
+    return isinstance(plain, dict) and plain.get("format") == FORMAT and plain.get("version") not in READABLE
 
 
 def check_files(directory: Path, files: dict[str, FileFacts]) -> None:

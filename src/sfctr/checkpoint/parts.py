@@ -5,12 +5,13 @@
   clock.parquet       where rows expire by event time: step, time (ns since 1970) at which the greatest time rose
   strings/NNN.parquet the text of hashed keys, for tables that keep it: key, text
 
-NNN counts the run's tables that are not dense.
+NNN counts the run's tables that are not dense. Of several ranks each writes its own (names.py), rank 0 the clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ import pyarrow.parquet as pq
 
 from sfctr.spec.tables import Table
 from sfctr.store import NO_CLOCK, EventClock, Store, Waiting
+
+from .names import part_names
 
 CLOCK = "clock.parquet"
 
@@ -36,8 +39,8 @@ def stored(tables: Sequence[Table]) -> list[Table]:
     return [table for table in tables if not table.dense]
 
 
-def membership_parts(store: Store) -> Iterator[tuple[str, pa.Table]]:
-    """Name and contents of each file on who waits for a row, and of the clock where there is one."""
+def waiting_parts(store: Store) -> Iterator[tuple[str, pa.Table]]:
+    """Name and contents of each file on who waits for a row."""
     for number, table in enumerate(stored(list(store.tables.values()))):
         if table.has_membership:
             waiting = store.waiting(table.name)
@@ -45,9 +48,21 @@ def membership_parts(store: Store) -> Iterator[tuple[str, pa.Table]]:
                 waiting_name(number),
                 pa.table({"key": waiting.keys, "count": waiting.counts, "last": waiting.last}),
             )
+
+
+def clock_parts(store: Store) -> Iterator[tuple[str, pa.Table]]:
+    """The same of the clock, where there is one. It is the same on all ranks."""
     clock = store.clock()
     if clock.steps.size:
         yield CLOCK, pa.table({"step": clock.steps, "time": clock.times})
+
+
+def summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """What the ranks have counted, by name."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
 
 
 def string_parts(tables: Sequence[Table], strings: Mapping[str, Mapping[int, str]]) -> Iterator[tuple[str, pa.Table]]:
@@ -59,8 +74,10 @@ def string_parts(tables: Sequence[Table], strings: Mapping[str, Mapping[int, str
             yield strings_name(number), pa.table({"key": keys, "text": pa.array(texts.values(), type=pa.string())})
 
 
-def read_waiting(directory: Path, number: int) -> Waiting:
-    columns = pq.read_table(directory / waiting_name(number))
+def read_waiting(directory: Path, files: Collection[str], number: int) -> Waiting:
+    """files: names of those that are there, by which parts are found; so below."""
+    parts = [pq.read_table(directory / name) for name in part_names(files, waiting_name(number))]
+    columns = pa.concat_tables(parts)
     return Waiting(keys=columns["key"].to_numpy(), counts=columns["count"].to_numpy(), last=columns["last"].to_numpy())
 
 
@@ -71,11 +88,13 @@ def read_clock(directory: Path) -> EventClock:
     return EventClock(steps=columns["step"].to_numpy(), times=columns["time"].to_numpy())
 
 
-def read_strings(directory: Path, tables: Sequence[Table]) -> dict[str, dict[int, str]]:
+def read_strings(directory: Path, files: Collection[str], tables: Sequence[Table]) -> dict[str, dict[int, str]]:
     """Table -> key -> text of hashed keys, for tables that keep it."""
     found: dict[str, dict[int, str]] = {}
     for number, table in enumerate(stored(tables)):
-        if (directory / strings_name(number)).exists():
-            columns = pq.read_table(directory / strings_name(number))
-            found[table.name] = dict(zip(columns["key"].to_pylist(), columns["text"].to_pylist(), strict=True))
+        for name in part_names(files, strings_name(number)):
+            if (directory / name).exists():
+                columns = pq.read_table(directory / name)
+                texts = zip(columns["key"].to_pylist(), columns["text"].to_pylist(), strict=True)
+                found.setdefault(table.name, {}).update(texts)
     return found

@@ -8,9 +8,10 @@ one. The reader trusts nothing: whatever is not as it was written is a Checkpoin
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sfctr.spec.batch import F32, U64
+from sfctr.spec.batch import F32, U64, Bools
 from sfctr.spec.errors import CheckpointError
 from sfctr.spec.snapshot import U32
 
@@ -54,6 +55,11 @@ class Rows:
     last: U32 | None
     records: F32
 
+    def only(self, chosen: Bools) -> Rows:
+        """Those of which `chosen` [n] is True."""
+        last = None if self.last is None else self.last[chosen]
+        return Rows(space=self.space, keys=self.keys[chosen], last=last, records=self.records[chosen])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tombstones:
@@ -61,6 +67,14 @@ class Tombstones:
 
     space: int
     keys: U64
+
+    def only(self, chosen: Bools) -> Tombstones:
+        """Those of which `chosen` [n] is True."""
+        return Tombstones(space=self.space, keys=self.keys[chosen])
+
+
+Chosen = Callable[[int, U64], Bools]
+"""Says of keys [n] of a space which are wanted, bool [n]."""
 
 
 class RowsWriter:
@@ -132,19 +146,31 @@ class RowsFile:
     def close(self) -> None:
         self._file.close()
 
-    def blocks(self) -> Iterator[Rows | Tombstones]:
-        """What the file holds, in its order. Its arrays are the caller's."""
+    def blocks(self, chosen: Chosen | None = None) -> Iterator[Rows | Tombstones]:
+        """What the file holds, in its order; with `chosen` what it says True of, keys and rows. Its arrays are the
+        caller's. Of a block that has nothing chosen only the keys are read: it is not held to its CRC-32."""
         counts = [0, 0]
         while True:
             begin = self._at
             kind, space, count, crc32 = BLOCK.unpack(front := self._read(BLOCK.size))
-            payload = self._read(self._payload_bytes(begin, kind, space, count))
+            left = self._payload_bytes(begin, kind, space, count)
+            payload, wanted = bytearray(), None
+            if kind != END:
+                counts[kind == TOMBSTONES] += count
+                if chosen is not None:
+                    payload = self._read(8 * count)
+                    left -= len(payload)
+                    wanted = chosen(space, np.frombuffer(payload, "<u8"))
+                    if not wanted.any():
+                        self._skip(left)
+                        continue
+            payload = payload + self._read(left)
             if zlib.crc32(payload, zlib.crc32(front[:-4])) != crc32:
                 raise self._damaged(begin, f"a block of {count:,} keys has another CRC-32 than it says")
             if kind == END:
                 break
-            counts[kind == TOMBSTONES] += count
-            yield self._parsed(kind, space, count, payload)
+            block = self._parsed(kind, space, count, payload)
+            yield block if wanted is None or wanted.all() else block.only(wanted)
         if list(COUNTS.unpack(payload)) != counts:
             raise self._damaged(begin, f"the end tells of other counts than the {counts} rows and keys before it")
         if self._file.read(1):
@@ -194,6 +220,10 @@ class RowsFile:
             raise self._damaged(self._at + found, f"the file ends where {size - found:,} bytes more are needed")
         self._at += size
         return data
+
+    def _skip(self, size: int) -> None:
+        self._file.seek(size, os.SEEK_CUR)
+        self._at += size
 
     def _damaged(self, at: int, what: str) -> CheckpointError:
         return CheckpointError(f"{self.path}, byte {at:,}: {what}; the checkpoint is damaged, use another one")

@@ -5,6 +5,10 @@ by block, of all groups in turn, since an update may wait for it where the snaps
 never waits for training. What fails there is raised by wait() and close(). Where the disk refused, the next save() says
 so and tries again, with all rows; it raises where two were refused in a row, and at once for any other error. Those
 written before stay as they are.
+
+Of several ranks each writes its own rows, into one directory, and rank 0 all else; there is a checkpoint when all of
+them have, and what one cannot write none keeps. They make the same calls: the thread that trains speaks with the other
+ranks only while none of the writing threads is at work.
 """
 
 from __future__ import annotations
@@ -20,15 +24,19 @@ from time import perf_counter
 from types import TracebackType
 from typing import Literal, Self
 
+import msgspec
+
 from sfctr.spec.errors import CheckpointError
+from sfctr.spec.peers import ALONE, Peers
 from sfctr.spec.snapshot import Snapshot
+from sfctr.spec.together import Together
 from sfctr.telemetry import notice, span
 
 from .capture import Captured, TrainingState, capture
-from .contents import Base, Removed, write_checkpoint
+from .contents import Base, Part, Removed, begin_checkpoint, finish_checkpoint, write_part
 from .directory import CheckpointDirectory
 from .disk import Disk
-from .manifest import read_manifest
+from .manifest import Manifest, manifest_bytes, parsed_manifest, read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +57,7 @@ class Checkpointer:
 
     keep: how many of the last are kept. full_every: at least every so many hold all rows by themselves.
     base: the checkpoint that the run was resumed from and whose rows count as saved; None where there is none.
+    peers: all ranks, for nobody else; every one makes a Checkpointer, and `directory` is the same for all.
     disk: for tests. Raises CheckpointError where what a killed process left cannot be put in order.
     """
 
@@ -60,18 +69,21 @@ class Checkpointer:
         keep: int = 2,
         full_every: int = 8,
         base: Path | None = None,
+        peers: Peers = ALONE,
         disk: Disk | None = None,
     ) -> None:
+        self._peers = peers
         self._directory = CheckpointDirectory(directory, disk)
         self._snapshot = snapshot
         self._keep, self._full_every = keep, full_every
-        self._base = None if base is None else Base(path=base, manifest=read_manifest(base))
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._has_failed_before = False
         self.last_saved: Saved | None = None
-        with _named(directory):
-            self._directory.recover()
+        with self._together() as together, _named(directory):
+            self._base = None if base is None else Base(path=base, manifest=read_manifest(base))
+            if together.is_first:
+                self._directory.recover()
 
     @property
     def is_busy(self) -> bool:
@@ -79,20 +91,19 @@ class Checkpointer:
         return self._thread is not None and self._thread.is_alive()
 
     def save(self, state: TrainingState, *, skip_if_busy: bool = False) -> bool:
-        """Take the run as it is now, between two steps; False where one is being written and this one is skipped.
+        """Take the run as it is now, between two steps; False where one is being written and this one is skipped (with
+        one process alone: some ranks may have written theirs).
 
         Else waits for that one. Raises CheckpointError where it and the one before failed, or this one cannot begin.
         """
-        if skip_if_busy and self.is_busy:
+        if skip_if_busy and self.is_busy and self._peers.size == 1:
             return False
         self._join()
         self._go_on_after_one_failure()
         began = perf_counter()
         path = self._directory.of_step(state.store.steps)
         with span("checkpoint", step=state.store.steps), _named(path):
-            captured = capture(state)
-            base = self._base_for(captured)
-            self._snapshot.begin_snapshot(base is None)
+            captured, base = self._begin(state)
             try:
                 removed = [group.take_tombstones() for group in self._snapshot.groups]
                 work = partial(self._write, captured, base, removed, began, perf_counter())
@@ -103,6 +114,23 @@ class Checkpointer:
                 self._snapshot.end_snapshot(False)
                 raise
         return True
+
+    def _begin(self, state: TrainingState) -> tuple[Captured, Base | None]:
+        """With a snapshot that has begun on all ranks, or on none."""
+        has_begun = False
+        try:
+            with self._together() as together:
+                captured = capture(state, is_first=together.is_first)
+                base = self._base_for(captured)
+                if b"full" in together.say(b"full" if base is None else b"changes"):
+                    base = None
+                self._snapshot.begin_snapshot(base is None)
+                has_begun = True
+        except BaseException:
+            if has_begun:
+                self._snapshot.end_snapshot(False)
+            raise
+        return captured, base
 
     def wait(self) -> None:
         """Until nothing is being written. Raises CheckpointError where that failed."""
@@ -122,7 +150,7 @@ class Checkpointer:
         if error is not None and (self._has_failed_before or not isinstance(error, CheckpointError)):
             raise error
         self._has_failed_before = error is not None
-        if error is not None:
+        if error is not None and self._peers.rank == 0:
             notice(f"{error}; the next one is being tried")
 
     def close(self) -> None:
@@ -138,6 +166,9 @@ class Checkpointer:
         with suppress(*([] if error is None else [Exception])):
             self.close()
 
+    def _together(self) -> Together:
+        return Together(self._peers, "checkpoint")
+
     def _base_for(self, captured: Captured) -> Base | None:
         """Whose rows files a checkpoint follows; None: it must hold all rows."""
         base = self._base
@@ -149,28 +180,49 @@ class Checkpointer:
 
     def _write(self, captured: Captured, base: Base | None, removed: Removed, began: float, resumed: float) -> None:
         try:
-            with span("checkpoint write", step=captured.step), _named(self._directory.of_step(captured.step)):
-                beside = self._directory.begin(captured.step)
-                written = write_checkpoint(beside, self._directory.disk, captured, base, self._snapshot.groups, removed)
-                path = self._directory.complete(captured.step)
+            path = self._directory.of_step(captured.step)
+            with span("checkpoint write", step=captured.step), self._together() as together, _named(path):
+                num_rows, manifest = self._write_all(together, captured, base, removed)
         except BaseException as error:
             self._base, self._error = None, error
             self._snapshot.end_snapshot(False)
             with suppress(OSError):
-                self._directory.give_up(captured.step)
+                if self._peers.rank == 0:
+                    self._directory.give_up(captured.step)
             return
         self._snapshot.end_snapshot(True)
-        self._base = Base(path=path, manifest=written.manifest)
+        self._base = Base(path=path, manifest=manifest)
+        linked = () if base is None else base.rows_files()
+        written = [facts.bytes for name, facts in manifest.files.items() if name not in linked]
         self.last_saved = Saved(
             step=captured.step,
             path=path,
-            kind=written.manifest.kind,
+            kind=manifest.kind,
             pause_s=resumed - began,
             write_s=perf_counter() - resumed,
-            num_rows=written.num_rows,
-            num_bytes=written.num_bytes,
+            num_rows=num_rows,
+            num_bytes=sum(written) + len(manifest_bytes(manifest)),
         )
-        self._retain(captured.step, captured.best_step)
+        if self._peers.rank == 0:
+            self._retain(captured.step, captured.best_step)
+
+    def _write_all(
+        self, together: Together, captured: Captured, base: Base | None, removed: Removed
+    ) -> tuple[int, Manifest]:
+        """Rows written by all ranks, and the manifest. A rank goes on when all have come as far as it has."""
+        directory, disk, step = self._directory, self._directory.disk, captured.step
+        if together.is_first:
+            begin_checkpoint(directory.begin(step), disk, captured, base)
+        together.say()
+        groups, beside = self._snapshot.groups, directory.beside(step)
+        mine = write_part(beside, disk, captured, base, groups, removed, self._peers.rank)
+        parts = [msgspec.json.decode(part, type=Part) for part in together.say(msgspec.json.encode(mine))]
+        text = b""
+        if together.is_first:
+            text = manifest_bytes(finish_checkpoint(beside, disk, captured, base, parts))
+            directory.complete(step)
+        manifest = parsed_manifest(together.hear_first(text), beside)
+        return sum(part.num_rows_written for part in parts), manifest
 
     def _retain(self, step: int, best_step: int | None) -> None:
         try:

@@ -8,6 +8,10 @@ from typing import Annotated, Literal
 import typer
 
 from .metrics import metrics_text
+from .world import joined
+
+TIMEOUT_S = 120.0
+"""How long a process waits for the others, where there are several."""
 
 Which = Literal["best", "last"]
 
@@ -25,7 +29,7 @@ def evaluate(
     """
     from sfctr.train import Run
 
-    with Run.load(run, which) as trained:
+    with joined(timeout_s=TIMEOUT_S) as others, Run.load(run, which, world=others.world if others else None) as trained:
         print(metrics_text(trained.evaluate(data)))
 
 
@@ -41,6 +45,6 @@ def predict(
     """
     from sfctr.train import Run
 
-    with Run.load(run, which) as trained:
+    with joined(timeout_s=TIMEOUT_S) as others, Run.load(run, which, world=others.world if others else None) as trained:
         trained.predict(data, out)
     print(out)

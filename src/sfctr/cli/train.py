@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from sfctr.spec.errors import ConfigError, Terminated
 
 from .metrics import metrics_text
 from .run_file import RUN_FILE, SET, read_run_file
+from .world import joined
 
 
 def train(
@@ -46,10 +48,13 @@ def train(
 ) -> None:
     """Train what a run file says.
 
+    Started by 'sfctr launch' or torchrun it is one of the processes that train the run together.
+
     Shows progress and evaluations, keeps the best and the last model, and prints what they are worth. A run that was
     stopped or killed goes on with --resume, as if it had not been.
     """
-    from sfctr.train import train_run
+    from sfctr.train.fit import train_there
+    from sfctr.train.run import open_saved
     from sfctr.train.run_dir import CHECKPOINTS
 
     options = read_run_file(run_file, set_)
@@ -58,17 +63,22 @@ def train(
         raise ConfigError("--resume goes on with the run that --overwrite replaces; give one of them")
     if allow and restore is None:
         raise ConfigError("--allow names what may differ from the checkpoint that --restore names; give that, too")
-    if not (resume or overwrite):
-        _check_place(run_dir)
-    more: dict[str, Any] = {"restore": restore, "allow": tuple(allow)}
-    try:
-        trained = train_run(options, run_dir, trace=trace, resume=resume, overwrite=overwrite, **more)
-    except (KeyboardInterrupt, Terminated) as stopped:
-        kept = [f"what was learnt until then is in {run_dir}/last/"] if (run_dir / "last").exists() else []
-        can_go_on = any((run_dir / CHECKPOINTS).glob("step-*"))
-        raise type(stopped)(*kept, *(["--resume goes on with it"] if can_go_on else [])) from None
-    with trained:
-        print(_summary(trained.facts, options.train.watch, run_dir))
+    more: dict[str, Any] = {"restore": restore, "allow": tuple(allow), "trace": trace}
+    with joined(timeout_s=options.parallel.timeout_s) as others:
+        is_first = others is None or others.world.rank == 0
+        again = others is not None and others.restarted
+        if is_first and not (resume or overwrite or again):
+            _check_place(run_dir)
+        if others is not None:
+            more |= {"world": others.world, "again": again, "job": f"{others.job} {os.getppid()}"}
+        try:
+            train_there(options, run_dir, resume=resume, overwrite=overwrite, **more)
+        except (KeyboardInterrupt, Terminated) as stopped:
+            kept = [f"what was learnt until then is in {run_dir}/last/"] if (run_dir / "last").exists() else []
+            can_go_on = any((run_dir / CHECKPOINTS).glob("step-*"))
+            raise type(stopped)(*kept, *(["--resume goes on with it"] if can_go_on else [])) from None
+        if is_first:
+            print(_summary(open_saved(run_dir).facts, options.train.watch, run_dir))
 
 
 def _check_place(run_dir: Path) -> None:

@@ -25,10 +25,14 @@ def verify(
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Steps to train in each form of the run.")] = 20,
     set_: Annotated[list[str], SET] = [],  # noqa: B006  typer copies it
     quick: Annotated[bool, typer.Option("--quick", help="Only the most telling forms.")] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="P", help="Train it on so many processes of this machine, too.")
+    ] = 1,
 ) -> None:
     """Show that a run computes what a simple one would.
 
-    Trains the first steps in many forms (windows, threads, tiers) and compares every bit, then against plain PyTorch.
+    Trains the first steps in many forms (windows, threads, tiers) and compares every bit, then against plain PyTorch;
+    with --processes on several processes, too, within what rounding needs.
     Exit code 1: something differs.
     """
     from sfctr.verify import verify_run
@@ -38,7 +42,7 @@ def verify(
     console = Console(stderr=True)
     with console.status("verify") as status:
         begins = (lambda variant: status.update(f"training: {variant}")) if console.is_terminal else (lambda _: None)
-        with closing(verify_run(run, steps=steps, quick=quick, begins=begins)) as found:
+        with closing(verify_run(run, steps=steps, quick=quick, processes=processes, begins=begins)) as found:
             findings.extend(found)
     show(findings, Console())
     if not all(finding.holds for finding in findings):

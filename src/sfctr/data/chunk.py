@@ -47,6 +47,9 @@ class Chunk:
         return column in self.arrays
 
 
+Within = tuple[int, int]
+
+
 class Scan(Protocol):
     """One input, readable from the start any number of times."""
 
@@ -65,8 +68,18 @@ class Scan(Protocol):
     def check(self, columns: Sequence[str]) -> None:
         """Refuse files that lack one of `columns`."""
 
-    def chunks(self, columns: Sequence[str], *, threads: int = 1) -> Generator[Chunk, None, None]:
-        """All rows, in order, with these columns. Closing the iterator ends what it began."""
+    @property
+    def edges(self) -> Sequence[int]:
+        """Positions, rising, from which on rows can be had without reading those before; perhaps none."""
+
+    def chunks(
+        self, columns: Sequence[str], *, threads: int = 1, within: Within | None = None
+    ) -> Generator[Chunk, None, None]:
+        """All rows, in order, with these columns. Closing the iterator ends what it began.
+
+        within: only rows from the first position to before the second are needed. Others come too where to leave them
+        out would save no work.
+        """
 
     def close(self) -> None:
         """Give back what the scan holds."""

@@ -143,6 +143,21 @@ class Converter:
             keep={c: identity_keys(columns[c]) for c in self.schema.keep if c not in self._left_out},
         )
 
+    def empty(self) -> Batch:
+        """A batch without rows, of arrays as `batch` gives them."""
+        time, kept = self.schema.time_column, [c for c in self.schema.keep if c not in self._left_out]
+        return Batch(
+            size=0,
+            dense={f.name: np.zeros((0, f.width), np.float32) for f in self.schema.dense},
+            keys={f.name: _no_keys(f) for f in self.schema.keyed},
+            labels=np.zeros((0, len(self._labels)), np.float32),
+            label_mask=np.zeros((0, len(self._labels)), np.bool_),
+            weight=None if self._weight is None else np.zeros(0, np.float32),
+            rows=np.zeros(0, np.int64),
+            time=None if time is None or time.column in self._left_out else np.zeros(0, np.int64),
+            keep={c: np.zeros(0, np.uint64) for c in kept},
+        )
+
     def _dense(self, feature: Dense, columns: Mapping[str, Column], size: int) -> F32:
         if feature.name in self._fixed:
             assert feature.serve_as is not None
@@ -201,6 +216,15 @@ def time_format(schema: Schema, feature: TimePart) -> str | None:
     """The format a TimePart reads its column in: the time column's own, where it is the same."""
     time = schema.time_column
     return time.format if time is not None and time.column == feature.column else feature.format
+
+
+def _no_keys(feature: KeyedFeature) -> Keys:
+    weighted = isinstance(feature, Bag) and (feature.weights is not None or feature.weight_separator is not None)
+    return Keys(
+        keys=np.zeros(0, np.uint64),
+        offsets=np.zeros(1, np.int64) if isinstance(feature, Bag | Sequence) else None,
+        weights=np.zeros(0, np.float32) if weighted else None,
+    )
 
 
 def _keeps(feature: KeyedFeature) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sfctr.spec.errors import DataError
 
-from .chunk import CHUNK_ROWS, Chunk, check_columns
+from .chunk import CHUNK_ROWS, Chunk, Within, check_columns
 from .column import shown
 from .place import Place
 
@@ -21,6 +21,8 @@ _BIG_INTEGERS = (pa.uint64(), pa.list_(pa.uint64()))
 
 class TableScan:
     """An Arrow table, or anything that can give some of its columns as one. See `Scan`."""
+
+    edges: Sequence[int] = ()
 
     def __init__(self, name: str, columns: Sequence[str], num_rows: int) -> None:
         self.name = name
@@ -34,11 +36,15 @@ class TableScan:
     def check(self, columns: Sequence[str]) -> None:
         check_columns(columns, self.columns, self.name)
 
-    def chunks(self, columns: Sequence[str], *, threads: int = 1) -> Generator[Chunk, None, None]:
+    def chunks(
+        self, columns: Sequence[str], *, threads: int = 1, within: Within | None = None
+    ) -> Generator[Chunk, None, None]:
+        table = self.table(columns or self.columns[:1])
         position = 0
-        if not columns:
-            columns = self.columns[:1]
-        for batch in self.table(columns).to_batches(max_chunksize=CHUNK_ROWS):
+        if within is not None:
+            position = max(0, within[0])
+            table = table.slice(position, max(0, within[1] - position))
+        for batch in table.to_batches(max_chunksize=CHUNK_ROWS):
             if batch.num_rows:
                 arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
                 yield Chunk(batch.num_rows, arrays, Place(self.name, position), position)

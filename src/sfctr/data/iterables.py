@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sfctr.spec.errors import DataError
 
-from .chunk import CHUNK_ROWS, Chunk, check_columns
+from .chunk import CHUNK_ROWS, Chunk, Within, check_columns
 from .frames import array_of
 from .place import Place
 from .spool import SpillFile
@@ -28,6 +28,7 @@ class RowsScan:
     """Dicts, one a row, from an iterable that can be iterated again. See `Scan`."""
 
     name = _ROWS
+    edges: Sequence[int] = ()
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._rows = rows
@@ -37,7 +38,9 @@ class RowsScan:
     def check(self, columns: Sequence[str]) -> None:
         check_columns(columns, self.columns, self.name)
 
-    def chunks(self, columns: Sequence[str], *, threads: int = 1) -> Generator[Chunk, None, None]:
+    def chunks(
+        self, columns: Sequence[str], *, threads: int = 1, within: Within | None = None
+    ) -> Generator[Chunk, None, None]:
         position = 0
         for rows in _blocks(iter(self._rows)):
             yield _chunk(rows, columns, position)
@@ -54,6 +57,7 @@ class OnceScan:
     """
 
     num_rows: int | None = None
+    edges: Sequence[int] = ()
 
     def __init__(
         self, name: str, columns: Sequence[str], source: Callable[[Sequence[str]], Iterator[Chunk]], memory_bytes: int
@@ -71,7 +75,9 @@ class OnceScan:
         check_columns(columns, self.columns, self.name)
         self._fresh = self._source(tuple(columns))
 
-    def chunks(self, columns: Sequence[str], *, threads: int = 1) -> Generator[Chunk, None, None]:
+    def chunks(
+        self, columns: Sequence[str], *, threads: int = 1, within: Within | None = None
+    ) -> Generator[Chunk, None, None]:
         assert self._fresh is not None
         number = 0
         while True:

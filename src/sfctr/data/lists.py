@@ -170,7 +170,7 @@ def _weighted_tokens(column: Column, feature: Bag, dtype: KeyType, remember: Rem
     assert feature.separator is not None and feature.weight_separator is not None
     column = decoded(column)
     if pa.types.is_null(column.type):
-        return _empty(len(column))
+        return replace(_empty(len(column)), weights=np.zeros(0, np.float32))
     tokens, offsets = _tokens(column, feature.separator)
     # Dropping null tokens first lets every token that is left be held to have a weight.
     full = ~tokens.nulls(column.markers)

@@ -1,22 +1,27 @@
 """The order of rows in a shuffled epoch: a pure function of seed, epoch and the number of rows.
 
-The kept rows of a source, in file order, make blocks of BLOCK consecutive rows (the last may be shorter). An epoch
-permutes the blocks into one sequence; LANES lanes take consecutive ranges of it; inside a lane each window of BLOCK
-rows is permuted; and row i of the epoch is row i // LANES of lane i % LANES. So a reader needs one window of each lane
-in memory, whatever the size of the source, and batches of any size, readers and processes see one order.
+Each of LANES lanes has a fixed range of the kept rows of a source, in file order; lengths of lanes differ by one row at
+most. Inside a lane, blocks of BLOCK consecutive rows (the last may be shorter) are permuted anew in each epoch,
+then the rows of each window of BLOCK of what that gives; and row i of the epoch is row i // LANES of lane i % LANES. So
+a reader needs one window of each lane in memory, whatever the size of the source; whoever reads some of the lanes needs
+the same rows in every epoch, and no others; and batches of any size, readers and processes see one order.
 
   N rows of the source
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from sfctr.spec.batch import I64, U64
+from sfctr.spec.errors import ConfigError
 
 BLOCK = 16_384
 LANES = 16
+ALL_LANES = range(LANES)
 SPAN = BLOCK * LANES
 """Rows of an epoch that come from one window of every lane."""
 
@@ -46,40 +51,72 @@ def shuffled(base: int, start: int, stop: int) -> I64:
     return order + start
 
 
+def lanes_of(rank: int, size: int, shares: Sequence[int] = ()) -> range:
+    """The lanes that a rank reads: as many as its share says, or as equally many as may be. They may be none."""
+    if not shares:
+        return range(rank * LANES // size, (rank + 1) * LANES // size)
+    if len(shares) != size or sum(shares) != LANES or min(shares) < 0:
+        raise ConfigError(
+            f"parallel.shares is {list(shares)} and must be {size} numbers from 0 on, one a process, that add up to"
+            f" {LANES} lanes"
+        )
+    first = sum(shares[:rank])
+    return range(first, first + shares[rank])
+
+
+def lane_bounds(num_rows: int) -> I64:
+    """Where among N kept rows each lane begins, and at the end N: int64 [LANES + 1]."""
+    lanes = np.arange(LANES + 1)
+    return lanes * (num_rows // LANES) + np.minimum(lanes, num_rows % LANES)
+
+
+def dealt(first: int, count: int, lanes: range) -> I64:
+    """Which of rows first .. first + count - 1 of an epoch are of these lanes, counted from `first`."""
+    inside = np.arange(count)
+    lane = (first + inside) % LANES
+    return inside[(lane >= lanes.start) & (lane < lanes.stop)]
+
+
 class EpochOrder:
-    """The order of one epoch over N rows, asked for a span at a time."""
+    """The order of one epoch over N rows, as far as it is that of some lanes, asked for a span at a time."""
 
-    def __init__(self, seed: int, epoch: int, num_rows: int) -> None:
-        self.num_rows = num_rows
+    def __init__(self, seed: int, epoch: int, num_rows: int, lanes: range = ALL_LANES) -> None:
+        self.num_rows, self.lanes = num_rows, lanes
         self._seed, self._epoch = seed, epoch
-        num_blocks = -(-num_rows // BLOCK)
-        blocks = shuffled(hash_of(seed, epoch, 0), 0, num_blocks)
-        lengths = np.minimum(BLOCK, num_rows - blocks * BLOCK)
-        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        self._shift = np.append(blocks * BLOCK - self._starts[:-1], 0)
-        lane_rows = (num_rows - np.arange(LANES) + LANES - 1) // LANES
-        self._lane_rows = np.maximum(lane_rows, 0)
-        self._lane_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._lane_rows)])
+        self._bounds = lane_bounds(num_rows)
+        self._sequences = {lane: self._sequence(lane) for lane in lanes}
 
-    def span(self, number: int) -> I64:
-        """Positions among the source's rows of epoch rows number * SPAN .. (at most SPAN of them)."""
-        first = number * BLOCK
-        size = min(SPAN, self.num_rows - number * SPAN)
-        out = np.empty(size, np.int64)
-        for lane in range(min(LANES, size)):
-            stop = min(first + BLOCK, int(self._lane_rows[lane]))
-            inside = shuffled(hash_of(self._seed, self._epoch, lane + 1), first, stop)
-            sequence = self._lane_starts[lane] + inside
-            block = np.searchsorted(self._starts, sequence, side="right") - 1
-            out[lane::LANES] = sequence + self._shift[block]
-        return out
+    def _sequence(self, lane: int) -> tuple[I64, I64]:
+        """A lane's blocks in their order: where each begins in the lane's sequence, and what to add there for the
+        position of a row among the source's rows."""
+        first, rows = self._bounds[lane], int(self._bounds[lane + 1] - self._bounds[lane])
+        blocks = shuffled(hash_of(self._seed, self._epoch, lane + 1, 0), 0, -(-rows // BLOCK))
+        starts = np.cumsum(np.minimum(BLOCK, rows - blocks * BLOCK))
+        starts = np.concatenate([np.zeros(1, np.int64), starts])[: len(blocks)]
+        return starts, first + blocks * BLOCK - starts
+
+    def span(self, number: int) -> tuple[I64, I64]:
+        """Of epoch rows number * SPAN .. (at most SPAN), those of the lanes: which rows of the epoch they are, rising,
+        and their positions among the source's rows."""
+        first = number * SPAN
+        taken = dealt(first, min(SPAN, self.num_rows - first), self.lanes)
+        positions = np.empty(len(taken), np.int64)
+        for lane in self.lanes:
+            of_lane = positions[lane - self.lanes.start :: len(self.lanes)]
+            of_lane[:] = self._window(lane, number * BLOCK, len(of_lane))
+        return first + taken, positions
+
+    def _window(self, lane: int, first: int, rows: int) -> I64:
+        inside = shuffled(hash_of(self._seed, self._epoch, lane + 1), first, first + rows)
+        starts, shifts = self._sequences[lane]
+        return inside + shifts[np.searchsorted(starts, inside, side="right") - 1]
 
 
 def epoch_order(seed: int, epoch: int, num_rows: int, start: int = 0, stop: int | None = None) -> npt.NDArray[np.int64]:
     """Positions among the source's kept rows of rows start:stop of a shuffled epoch."""
     stop = num_rows if stop is None else min(stop, num_rows)
     order = EpochOrder(seed, epoch, num_rows)
-    parts = [order.span(s) for s in range(start // SPAN, -(-stop // SPAN))] if start < stop else []
+    parts = [order.span(s)[1] for s in range(start // SPAN, -(-stop // SPAN))] if start < stop else []
     whole = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     first = start // SPAN * SPAN
     return whole[start - first : max(stop, start) - first]

@@ -6,12 +6,14 @@ import os
 from collections.abc import Generator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sfctr.spec.errors import DataError
 
-from .chunk import CHUNK_ROWS
+from .chunk import CHUNK_ROWS, Within
+from .column import bounds_of
 from .files import File
 from .texts import is_text
 
@@ -32,12 +34,24 @@ class ParquetReader:
             self._metadata, schema = opened.metadata, opened.schema_arrow
         self.columns: tuple[str, ...] = tuple(schema.names)
         self.num_rows: int | None = self._metadata.num_rows
+        groups = (self._metadata.row_group(at).num_rows for at in range(self._metadata.num_row_groups))
+        self._bounds = bounds_of(np.fromiter(groups, np.int64))
         self._repeating = {field.name for field in schema if is_text(field.type)} & self._small_columns()
 
-    def batches(self, columns: Sequence[str], threads: int) -> Generator[tuple[int, dict[str, Any]], None, None]:
-        """Rows and arrays, in order."""
+    @property
+    def edges(self) -> Sequence[int]:
+        return [int(at) for at in self._bounds[:-1]]
+
+    def first_row(self, within: Within | None) -> int:
+        return int(self._bounds[self._groups(within).start])
+
+    def batches(
+        self, columns: Sequence[str], threads: int, within: Within | None = None
+    ) -> Generator[tuple[int, dict[str, Any]], None, None]:
+        """Rows and arrays, in order; of row groups that have rows of `within` alone."""
+        groups = self._groups(within)
         if not columns:
-            yield from self._bare()
+            yield from self._bare(int(self._bounds[groups.stop] - self._bounds[groups.start]))
             return
         with self.file.open() as source, _damage(self.file):
             opened = pq.ParquetFile(
@@ -47,7 +61,9 @@ class ParquetReader:
                 buffer_size=_BUFFER_BYTES,
                 pre_buffer=False,
             )
-            for batch in opened.iter_batches(CHUNK_ROWS, columns=list(columns), use_threads=threads > 1):
+            for batch in opened.iter_batches(
+                CHUNK_ROWS, row_groups=list(groups), columns=list(columns), use_threads=threads > 1
+            ):
                 yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
 
     def _small_columns(self) -> set[str]:
@@ -62,10 +78,16 @@ class ParquetReader:
         columns = (group.column(at) for at in range(group.num_columns))
         return {c.path_in_schema for c in columns if c.total_uncompressed_size < _LENGTH_BYTES * c.num_values}
 
-    def _bare(self) -> Generator[tuple[int, dict[str, Any]], None, None]:
-        assert self.num_rows is not None
-        for start in range(0, self.num_rows, CHUNK_ROWS):
-            yield min(CHUNK_ROWS, self.num_rows - start), {}
+    def _groups(self, within: Within | None) -> range:
+        """The row groups that have any of these rows."""
+        if within is None:
+            return range(len(self._bounds) - 1)
+        first = int(np.searchsorted(self._bounds[1:], within[0], side="right"))
+        return range(first, max(first, int(np.searchsorted(self._bounds[:-1], within[1], side="left"))))
+
+    def _bare(self, num_rows: int) -> Generator[tuple[int, dict[str, Any]], None, None]:
+        for start in range(0, num_rows, CHUNK_ROWS):
+            yield min(CHUNK_ROWS, num_rows - start), {}
 
 
 class _damage:

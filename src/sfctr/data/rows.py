@@ -1,4 +1,8 @@
-"""Batches cut and joined by rows. A part is a view where it can be; nothing is changed in place."""
+"""Batches cut and joined by rows. A part is a view where it can be; nothing is changed in place.
+
+A batch that is one process's part of a whole (Batch.whole) is cut and joined by rows of the whole: of those it has the
+ones that have places there.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,11 @@ from .column import bounds_of
 
 def cut(batch: Batch, start: int, stop: int) -> Batch:
     """Rows start:stop of a batch, as views."""
+    whole, places = batch.whole, batch.places
+    if whole is not None and places is not None:
+        whole, (first, last) = stop - start, np.searchsorted(places, [start, stop])
+        places = places[first:last] - start
+        start, stop = int(first), int(last)
     part = slice(start, stop)
     return Batch(
         size=stop - start,
@@ -25,6 +34,8 @@ def cut(batch: Batch, start: int, stop: int) -> Batch:
         rows=batch.rows[part],
         time=None if batch.time is None else batch.time[part],
         keep={name: values[part] for name, values in batch.keep.items()},
+        whole=whole,
+        places=places,
     )
 
 
@@ -43,6 +54,11 @@ def joined(batches: Sequence[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
     first = batches[0]
+    whole, places = None, None
+    if first.whole is not None:
+        bounds = bounds_of(np.array([b.whole_size for b in batches]))
+        whole = int(bounds[-1])
+        places = np.concatenate([b.places + at for b, at in zip(batches, bounds, strict=False) if b.places is not None])
     return Batch(
         size=sum(b.size for b in batches),
         dense={name: np.concatenate([b.dense[name] for b in batches]) for name in first.dense},
@@ -53,6 +69,8 @@ def joined(batches: Sequence[Batch]) -> Batch:
         rows=np.concatenate([b.rows for b in batches]),
         time=_joined_optional([b.time for b in batches]),
         keep={name: np.concatenate([b.keep[name] for b in batches]) for name in first.keep},
+        whole=whole,
+        places=places,
     )
 
 
@@ -77,17 +95,17 @@ def regrouped(batches: Iterable[Batch | None], size: int, *, skip: int = 0) -> I
     waiting: list[Batch] = []
     have = 0
     for batch in batches:
-        if batch is None or skip >= batch.size:
-            skip -= 0 if batch is None else batch.size
+        if batch is None or skip >= batch.whole_size:
+            skip -= 0 if batch is None else batch.whole_size
             yield None
             continue
         start, skip = skip, 0
-        while batch.size - start >= size - have:
+        while batch.whole_size - start >= size - have:
             stop = start + size - have
             yield joined([*waiting, cut(batch, start, stop)])
             waiting, have, start = [], 0, stop
-        if start < batch.size:
-            waiting.append(cut(batch, start, batch.size))
-            have += batch.size - start
+        if start < batch.whole_size:
+            waiting.append(cut(batch, start, batch.whole_size))
+            have += batch.whole_size - start
     if waiting:
         yield joined(waiting)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sfctr.spec.errors import ConfigError
 from sfctr.spec.runfile import Data
 
-from .chunk import Chunk, Scan, check_columns
+from .chunk import Chunk, Scan, Within, check_columns
 from .files import File, find_files
 from .frames import ArrowScan, PandasScan, PolarsScan
 from .iterables import RowsScan, once_batches, once_rows
@@ -30,7 +30,17 @@ class Reader(Protocol):
     untyped: bool
     markers: tuple[bytes, ...]
 
-    def batches(self, columns: Sequence[str], threads: int) -> Generator[tuple[int, dict[str, Any]], None, None]: ...
+    @property
+    def edges(self) -> Sequence[int]:
+        """The file's rows before each part of it that can be read alone."""
+
+    def first_row(self, within: Within | None) -> int:
+        """Rows of the file before those that `batches` begins with."""
+
+    def batches(
+        self, columns: Sequence[str], threads: int, within: Within | None = None
+    ) -> Generator[tuple[int, dict[str, Any]], None, None]:
+        """Sizes and arrays of runs of rows, in order; within: as of a Scan, but counted in the file."""
 
 
 class FileScan:
@@ -53,15 +63,33 @@ class FileScan:
         first, more = self._readers[0].file.name, len(self._readers) - 1
         return first if not more else f"{first} and {more} more"
 
+    @property
+    def edges(self) -> Sequence[int]:
+        starts = [0]
+        for reader in self._readers:
+            if reader.num_rows is None:
+                return ()
+            starts.append(starts[-1] + reader.num_rows)
+        return [start + at for start, reader in zip(starts, self._readers, strict=False) for at in reader.edges]
+
     def check(self, columns: Sequence[str]) -> None:
         for reader in self._readers:
             check_columns(columns, reader.columns, reader.file.name)
 
-    def chunks(self, columns: Sequence[str], *, threads: int = 1) -> Generator[Chunk, None, None]:
+    def chunks(
+        self, columns: Sequence[str], *, threads: int = 1, within: Within | None = None
+    ) -> Generator[Chunk, None, None]:
         position = 0
         for reader in self._readers:
-            first = 0
-            with closing(reader.batches(columns, threads)) as batches:
+            if within is not None and position >= within[1]:
+                return
+            inside = None if within is None else (within[0] - position, within[1] - position)
+            if inside is not None and reader.num_rows is not None and reader.num_rows <= inside[0]:
+                position += reader.num_rows
+                continue
+            first = reader.first_row(inside)
+            position += first
+            with closing(reader.batches(columns, threads, inside)) as batches:
                 for size, arrays in batches:
                     place = Place(reader.file.name, first)
                     if size:

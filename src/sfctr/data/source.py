@@ -6,9 +6,10 @@ wanted; a source is meant for one consumer at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import GEN_RUNNING, getgeneratorstate
 from types import TracebackType
 from typing import Self
@@ -16,20 +17,21 @@ from weakref import WeakSet
 
 import numpy as np
 
-from sfctr.spec.batch import Batch
-from sfctr.spec.errors import ConfigError, nearest
+from sfctr.spec.batch import I64, Batch
+from sfctr.spec.errors import ConfigError, DataError, nearest
 from sfctr.spec.schema import Schema
-from sfctr.telemetry import notice
 
 from .chunk import Chunk, Scan
 from .convert import Converter
 from .keys import Remember
-from .order import BLOCK, SPAN, EpochOrder
+from .order import ALL_LANES, BLOCK, SPAN, EpochOrder, lane_bounds
 from .prefetch import ahead, mapped
-from .rows import cut, regrouped
+from .records import Picks, Records
+from .rows import regrouped
 from .split import Rule
-from .spool import BlockStore
-from .times import NO_TIME
+from .spool import BlockStore, no_pieces
+from .taking import Kept, Part, Wanted, judged, numbered, taken
+from .time_order import TimeOrder
 
 _AHEAD_ROWS = 65_536  # rows read ahead of the consumer: they hide the pause when a shuffled span begins
 _AHEAD_BATCHES = 16
@@ -37,11 +39,15 @@ _AHEAD_BATCHES = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """How rows become batches: first what changes their order, then what changes speed and memory."""
+    """How rows become batches: first what changes their order, then what changes speed and memory.
+
+    lanes: those whose rows are read, one process's part of each batch; None: all, in batches that are whole.
+    """
 
     batch_size: int
     shuffle: bool
     seed: int
+    lanes: range | None = None
     threads: int
     memory_bytes: int
     spool_dir: str | None
@@ -50,8 +56,11 @@ class Reading:
 class Source:
     """Batches of one input under one resolved schema. A context manager; `close` gives back its spool.
 
+    With lanes it gives, for each batch of all processes, those of its rows that are in the lanes, be they none. With a
+    part it gives that range of the rows, in batches of its own, and empty ones after them until all ranks' are as many.
+
     schema:         with every key type decided, and mean and std where a feature is standardised.
-    num_rows:       rows an epoch gives, where that is known yet.
+    num_rows:       rows an epoch gives to all processes together, where that is known yet.
     log_odds_shift: add it to logits learnt from this source to undo the thinning of negatives; 0.0 where none was.
     """
 
@@ -64,19 +73,23 @@ class Source:
         *,
         num_rows: int | None,
         release: Callable[[], None],
+        part: Part | None = None,
     ) -> None:
+        assert part is None or not reading.shuffle
+        assert reading.lanes is None or not reading.shuffle or num_rows is not None
         self.schema: Schema = converter.schema
         self.batch_size = reading.batch_size
         self.num_rows = num_rows
         self.log_odds_shift = rule.log_odds_shift
         self._scan, self._converter, self._rule, self._reading = scan, converter, rule, reading
-        self._release = release
+        self._release, self._part = release, part
         self._store: BlockStore | None = None
         self._under_way: WeakSet[Generator[Batch, None, None]] = WeakSet()
         self._closed = False
 
     def batches(self, epoch: int = 0, *, start_row: int = 0) -> Generator[Batch, None, None]:
-        """The batches of an epoch, from row `start_row` of its order on. Closing the iterator ends its threads."""
+        """The batches of an epoch, from row `start_row` of its order on (of all processes' rows). Closing the iterator
+        ends its threads."""
         if self._closed:
             raise RuntimeError("the source is closed")
         work = self._shuffled if self._reading.shuffle else self._streamed
@@ -89,7 +102,10 @@ class Source:
         return self.batches(0)
 
     def strings(self, column: str) -> Mapping[int, str]:
-        """Key -> text of what was read so far of a column (or feature) with keep_strings; ConfigError for others."""
+        """Key -> text of what was read so far of a column (or feature) with keep_strings; ConfigError for others.
+
+        Of the rows that this process converted; what other processes saw, their sources say.
+        """
         names = {f.name: f.columns[0] for f in self.schema.features}
         kept = self._converter.strings
         found = kept.get(column) or kept.get(names.get(column, ""))
@@ -126,58 +142,100 @@ class Source:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _convert(self, chunk: Chunk, first: int) -> tuple[Chunk, Batch | None]:
-        """The chunk's kept rows, from row `first` of the source on; None where it has none of those."""
-        if chunk.position + chunk.size <= first:
-            return chunk, None
-        time, known = self._converter.time(chunk), self._converter.labels(chunk)
-        picked = self._rule.picked(chunk, time, known)
-        batch = self._converter.batch(chunk, picked, time, known)
-        return chunk, batch if chunk.position >= first else cut(batch, first - chunk.position, batch.size)
+    def _taken(self, kept: Kept, first: int, wanted: Wanted) -> tuple[Kept, Batch | None]:
+        return kept, taken(kept, first, wanted, self._converter)
 
-    def _converted(self, first: int = 0) -> Generator[Batch | None, None, None]:
-        """The kept rows of the input in order, in batches as they come; a None for a chunk that has none of them.
+    def _judge(self, chunk: Chunk) -> Kept:
+        return judged(chunk, self._rule, self._converter)
 
-        first: rows of the source before it are left out; only where all rows are kept, so that theirs are one count.
-        """
-        assert first == 0 or self._rule.takes_all
-        threads = self._reading.threads
+    def _in_threads(
+        self, chunks: Generator[Chunk, None, None], wanted: Wanted
+    ) -> Generator[tuple[Kept, Batch | None], None, None]:
+        """Chunks with their wanted rows, in order."""
+        threads = self._reading.threads - 1
+        if self._rule.takes_all or wanted == Wanted():
+            return mapped(lambda chunk: self._taken(self._judge(chunk), chunk.position, wanted), chunks, threads)
+        found = numbered(map(self._judge, chunks), wanted.stop)
+        return mapped(lambda each: self._taken(*each, wanted), found, threads)
+
+    def _converted(self, wanted: Wanted) -> Generator[Batch | None, None, None]:
+        """The wanted rows of the input in order, in batches as they come; a None for a chunk that has none of them."""
         columns = tuple(dict.fromkeys((*self._converter.columns, *self._rule.columns)))
-        watch = _TimeOrder(self.schema) if not self._reading.shuffle and self._converter.with_labels else None
-        rows = 0
-        chunks = self._scan.chunks(columns, threads=threads)
-        with (
-            closing(chunks),
-            closing(mapped(lambda chunk: self._convert(chunk, first), chunks, threads - 1)) as converted,
-        ):
-            for chunk, batch in converted:
+        watch = TimeOrder(self.schema) if not self._reading.shuffle and self._converter.with_labels else None
+        seen = given = 0
+        within = None
+        if self._rule.takes_all and (wanted.start or wanted.stop is not None):
+            within = (wanted.start, sys.maxsize if wanted.stop is None else wanted.stop)
+        chunks = self._scan.chunks(columns, threads=self._reading.threads, within=within)
+        with closing(chunks), closing(self._in_threads(chunks, wanted)) as found:
+            for kept, batch in found:
                 if watch is not None and batch is not None:
-                    watch.see(chunk, batch)
-                rows += chunk.size if self._rule.takes_all or batch is None else batch.size
+                    watch.see(kept)
+                seen = kept.chunk.position + kept.chunk.size if self._rule.takes_all else seen + kept.size
+                given += 0 if batch is None else batch.whole_size
                 yield batch
-        self.num_rows = rows
+        if wanted.stop is None and (seen or not wanted.start):
+            self.num_rows = seen
+        elif wanted.stop is not None and given != wanted.stop - wanted.start:
+            self._refuse_other_count(wanted.start + given)
+
+    def _refuse_other_count(self, found: int) -> None:
+        raise DataError(
+            f"it gave {found:,} rows, and more of them when it was opened",
+            file=self._scan.name,
+            remedy="leave it unchanged while it is read",
+        )
 
     def _streamed(self, epoch: int, start_row: int) -> Generator[Batch | None, None, None]:
         """File order: the same in every epoch."""
+        if self._part is not None:
+            yield from self._padded(self._part, start_row)
+            return
+        lanes = self._reading.lanes
         # Where strings are kept every row must be seen; where rows are left out, reading tells which.
         if self._rule.takes_all and not self._converter.strings:
-            yield from regrouped(self._converted(start_row), self.batch_size)
+            yield from regrouped(self._converted(Wanted(start=start_row, lanes=lanes)), self.batch_size)
         else:
-            yield from regrouped(self._converted(), self.batch_size, skip=start_row)
+            yield from regrouped(self._converted(Wanted(lanes=lanes)), self.batch_size, skip=start_row)
+
+    def _padded(self, part: Part, start_row: int) -> Generator[Batch | None, None, None]:
+        assert start_row == 0, "parts are read from their first row"
+        given = 0
+        if part.start < part.stop:
+            wanted = Wanted(start=part.start, stop=part.stop)
+            for batch in regrouped(self._converted(wanted), self.batch_size):
+                given += batch is not None
+                yield batch
+        for _ in range(given, part.num_batches):
+            yield self._converter.empty()
 
     def _shuffled(self, epoch: int, start_row: int) -> Generator[Batch | None, None, None]:
-        if self._store is None:
-            yield from self._fill_store()
-        store = self._store
-        assert store is not None
-        order = EpochOrder(self._reading.seed, epoch, store.num_rows)
-        yield from regrouped(self._picked_spans(store, order, start_row), self.batch_size)
+        first, stop = self._rows_to_store()
+        if self._store is None and first != stop:
+            yield from self._fill_store(Wanted(start=first, stop=stop))
+        num_rows = self.num_rows
+        if self._reading.lanes is None:
+            assert self._store is not None
+            num_rows = self._store.num_rows
+        assert num_rows is not None
+        lanes = ALL_LANES if self._reading.lanes is None else self._reading.lanes
+        order = EpochOrder(self._reading.seed, epoch, num_rows, lanes)
+        yield from regrouped(self._picked_spans(order, first, start_row), self.batch_size)
 
-    def _fill_store(self) -> Generator[None, None, None]:
-        """Converts every row into blocks, once. Yields between blocks, so that it can be left."""
+    def _rows_to_store(self) -> tuple[int, int | None]:
+        """The range of the kept rows that the lanes have; without lanes, all of them, however many there are."""
+        lanes = self._reading.lanes
+        if lanes is None:
+            return 0, None
+        assert self.num_rows is not None
+        bounds = lane_bounds(self.num_rows)
+        return int(bounds[lanes.start]), int(bounds[lanes.stop])
+
+    def _fill_store(self, wanted: Wanted) -> Generator[None, None, None]:
+        """Converts the wanted rows into blocks, once. Yields between blocks, so that it can be left."""
         store = BlockStore(self._reading.memory_bytes, self._reading.spool_dir)
         try:
-            for block in regrouped(self._converted(), BLOCK):
+            for block in regrouped(self._converted(wanted), BLOCK):
                 if block is not None:
                     store.append(block)
                 yield None
@@ -187,43 +245,32 @@ class Source:
             if store is not self._store:
                 store.close()
 
-    def _picked_spans(self, store: BlockStore, order: EpochOrder, start_row: int) -> Iterator[Batch]:
-        """The epoch's rows from start_row on, in parts that end where a batch does or a span does."""
+    def _picked_spans(self, order: EpochOrder, stored_from: int, start_row: int) -> Iterator[Batch]:
+        """The epoch's rows from start_row on, in parts that end where a batch does or a span does.
+
+        stored_from: position among the source's rows of the first row in store.
+        """
         at = start_row
         while at < order.num_rows:
             span = at // SPAN
             end = min((span + 1) * SPAN, order.num_rows)
-            positions = order.span(span)[at - span * SPAN :]
-            pieces, (which, where) = store.pieces(positions)
-            first = at
+            rows, positions = order.span(span)
+            begin = int(np.searchsorted(rows, at))
+            rows = rows[begin:]
+            pieces, (which, where) = self._pieces(positions[begin:] - stored_from)
             while at < end:
                 stop = min(end, at + self.batch_size - (at - start_row) % self.batch_size)
-                rows = slice(at - first, stop - first)
-                yield store.gather(pieces, (which[rows], where[rows]))
+                part = slice(*np.searchsorted(rows, [at, stop]))
+                yield self._part_of_batch(pieces, (which[part], where[part]), stop - at, rows[part] - at)
                 at = stop
             del pieces  # before the next span's are read
 
+    def _pieces(self, positions: I64) -> tuple[Sequence[Records], Picks]:
+        return no_pieces() if self._store is None else self._store.pieces(positions)
 
-class _TimeOrder:
-    """Says once where a source that is read in file order steps back in time."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._column = None if schema.time_column is None else schema.time_column.column
-        self._latest = int(NO_TIME)
-
-    def see(self, chunk: Chunk, batch: Batch) -> None:
-        if self._column is None or batch.time is None or not batch.size:
-            return
-        known = batch.time != NO_TIME
-        latest = np.maximum.accumulate(np.where(known, batch.time, NO_TIME))
-        before = np.concatenate([[self._latest], np.maximum(latest[:-1], self._latest)])
-        back = np.flatnonzero(known & (batch.time < before))
-        self._latest = max(self._latest, int(latest[-1]))
-        if len(back):
-            row = int(batch.rows[back[0]]) - chunk.position
-            place = f"{chunk.place.file}, row {chunk.place.row(row)}"
-            notice(
-                f"rows are not in order of the time column '{self._column}', first at {place};"
-                " they are read in file order"
-            )
-            self._column = None
+    def _part_of_batch(self, pieces: Sequence[Records], picks: Picks, whole: int, places: I64) -> Batch:
+        if self._store is None or not len(places):
+            part = self._converter.empty()
+        else:
+            part = self._store.gather(pieces, picks)
+        return part if self._reading.lanes is None else replace(part, whole=whole, places=places)

@@ -20,7 +20,8 @@ from .resolve import SAMPLE_ROWS, is_resolved, resolve_keys
 from .scans import open_scan
 from .source import Reading, Source
 from .split import Rule, rules
-from .survey import survey, unknown_moments
+from .survey import counted, survey, unknown_moments
+from .taking import Part, part_of
 
 Labels = Literal["required", "none"]
 
@@ -36,6 +37,8 @@ def open_source(
     labels: Labels = "required",
     serving: bool = False,
     spool_dir: str | os.PathLike[str] | None = None,
+    lanes: range | None = None,
+    part: tuple[int, int] | None = None,
 ) -> Source:
     """Open files or a frame as a source of batches.
 
@@ -45,13 +48,18 @@ def open_source(
     shuffle: None: options.shuffle, else whether the schema has no time column; off when scoring (serving or no labels).
     labels:  "none" leaves label and weight columns unread: batches then have K = 0.
     serving: features with serve_as take that value instead of their column.
+    lanes:   of the lanes that rows are read in, those of this process (see `lanes_of`): its part of every batch.
+    part:    (rank, size): this process reads one of `size` ranges of the rows, in file order, and all of them give
+             equally many batches. Not with lanes, nor shuffled.
+    With either, rows that no metadata counts are counted first, where they are shuffled or cut into ranges.
     Raises DataError, SchemaError or ConfigError, naming the place.
     """
     options, schema = rebuilt(options or Data(), "data"), rebuilt(schema, "schema")
     scoring = serving or labels == "none"
-    reading = _reading(options, schema, batch_size, seed, spool_dir)
+    reading = _reading(options, schema, batch_size, seed, spool_dir, lanes)
     if shuffle is not None or scoring:
         reading = replace(reading, shuffle=bool(shuffle))
+    assert part is None or (lanes is None and not reading.shuffle), "a part is neither shuffled nor in lanes"
     with ExitStack() as undo:
         scan = open_scan(data, options)
         undo.callback(scan.close)
@@ -66,7 +74,9 @@ def open_source(
                 )
             counts, converter = survey(scan, converter, [Rule()], options.threads)
             num_rows = counts[0]
-        source = Source(scan, converter, Rule(), reading, num_rows=num_rows, release=scan.close)
+        if part is not None or (lanes is not None and reading.shuffle):
+            num_rows = counted(scan, options.threads)
+        source = _source(scan, converter, Rule(), reading, num_rows, release=scan.close, part=part)
         undo.pop_all()
         return source
 
@@ -80,14 +90,18 @@ def open_training(
     data: Any = None,
     valid: Any = None,
     spool_dir: str | os.PathLike[str] | None = None,
+    lanes: range | None = None,
+    part: tuple[int, int] | None = None,
 ) -> tuple[Source, Source | None]:
     """The training source, and the validation source if the options (or `valid`) name one.
 
     data, valid: in-memory inputs that stand for options.train and options.valid. Validation rows are never shuffled or
     thinned, and are read under the schema that the training rows resolved.
+    lanes, part: what this process reads of the training rows and of the validation rows, as of open_source. Every
+    process looks at all rows for what holds of all of them: key types, means and deviations, counts.
     Raises DataError where either part has no rows, and what open_source raises.
     """
-    reading = _reading(options, schema, batch_size, seed, spool_dir)
+    reading = _reading(options, schema, batch_size, seed, spool_dir, lanes)
     rule, valid_rule = rules(options, schema)
     valid = valid if valid is not None else options.valid or None
     if valid is not None and valid_rule is not None:
@@ -101,33 +115,62 @@ def open_training(
             asked = [rule] if valid_rule is None else [rule, valid_rule]
             found, converter = survey(scan, converter, asked, options.threads)
             counts[: len(found)] = found
+        elif lanes is not None and reading.shuffle:
+            counts[0] = counted(scan, options.threads)
         _refuse_empty(scan, converter, counts[0], "training", options)
         release = _LastOf(2 if valid_rule is not None else 1, scan.close)
-        train = Source(scan, converter, rule, reading, num_rows=counts[0], release=release)
+        train = _source(scan, converter, rule, reading, counts[0], release=release)
         validation = None
-        in_order = replace(reading, shuffle=False)
+        in_order = replace(reading, shuffle=False, lanes=None)
         if valid_rule is not None:
             _refuse_empty(scan, converter, counts[1], "validation", options)
-            validation = Source(scan, converter, valid_rule, in_order, num_rows=counts[1], release=release)
+            validation = _source(scan, converter, valid_rule, in_order, counts[1], release=release, part=part)
         elif valid is not None:
-            validation = _open_validation(valid, options, converter.schema, in_order)
+            validation = _open_validation(valid, options, converter.schema, in_order, part)
         undo.pop_all()
         return train, validation
 
 
-def _open_validation(data: Any, options: Data, schema: Schema, reading: Reading) -> Source:
+def _open_validation(
+    data: Any, options: Data, schema: Schema, reading: Reading, part: tuple[int, int] | None
+) -> Source:
     """A source of validation rows of their own."""
     with ExitStack() as undo:
         scan = open_scan(data, options)
         undo.callback(scan.close)
         converter = _resolved(scan, schema, with_labels=True, serving=False)
-        _refuse_empty(scan, converter, scan.num_rows, "validation", options)
+        num_rows = scan.num_rows if part is None else counted(scan, options.threads)
+        _refuse_empty(scan, converter, num_rows, "validation", options)
         undo.pop_all()
-        return Source(scan, converter, Rule(), reading, num_rows=scan.num_rows, release=scan.close)
+        return _source(scan, converter, Rule(), reading, num_rows, release=scan.close, part=part)
+
+
+def _source(
+    scan: Scan,
+    converter: Converter,
+    rule: Rule,
+    reading: Reading,
+    num_rows: int | None,
+    *,
+    release: Callable[[], None],
+    part: tuple[int, int] | None = None,
+) -> Source:
+    """part: (rank, size) of processes that read a range each; the rows are then counted."""
+    own: Part | None = None
+    if part is not None:
+        assert num_rows is not None
+        edges = scan.edges if rule.takes_all else ()
+        own = part_of(*part, num_rows=num_rows, batch_size=reading.batch_size, edges=edges)
+    return Source(scan, converter, rule, reading, num_rows=num_rows, release=release, part=own)
 
 
 def _reading(
-    options: Data, schema: Schema, batch_size: int, seed: int, spool_dir: str | os.PathLike[str] | None
+    options: Data,
+    schema: Schema,
+    batch_size: int,
+    seed: int,
+    spool_dir: str | os.PathLike[str] | None,
+    lanes: range | None,
 ) -> Reading:
     check_fixed(batch_size, 1, "batch_size")
     shuffle = schema.time_column is None if options.shuffle is None else options.shuffle
@@ -135,6 +178,7 @@ def _reading(
         batch_size=batch_size,
         shuffle=shuffle,
         seed=seed,
+        lanes=lanes,
         threads=options.threads,
         memory_bytes=options.memory_bytes,
         spool_dir=None if spool_dir is None else os.fspath(spool_dir),

@@ -113,6 +113,8 @@ class BlockStore:
 
     def pieces(self, positions: I64) -> tuple[Sequence[Records], Picks]:
         """What `gather` needs for the rows at these positions: parts of blocks, and where in them each row is."""
+        if not len(positions):
+            return no_pieces()
         ordered = np.sort(positions)
         edges = np.flatnonzero(np.diff(ordered // BLOCK, prepend=-1))
         lows, highs = ordered[edges], np.append(ordered[edges[1:] - 1], ordered[-1])
@@ -151,6 +153,11 @@ class BlockStore:
         if self._spill is not None:
             self._spill.close()
             self._spill = None
+
+
+def no_pieces() -> tuple[Sequence[Records], Picks]:
+    """What `pieces` gives for no rows."""
+    return [], (np.zeros(0, np.uint32), np.zeros(0, np.uint32))
 
 
 def _store(block: Records, spill: SpillFile) -> _StoredBlock:

@@ -87,6 +87,14 @@ def survey(scan: Scan, converter: Converter, rules: Sequence[Rule], threads: int
     return counts, converter.with_schema(schema)
 
 
+def counted(scan: Scan, threads: int) -> int:
+    """Rows of the input: read through where nothing else tells."""
+    if scan.num_rows is not None:
+        return scan.num_rows
+    with closing(scan.chunks((), threads=threads)) as chunks:
+        return sum(chunk.size for chunk in chunks)
+
+
 def _values(chunk: Chunk, feature: Dense, picked: I64 | None) -> F64:
     """The numbers that are there, after clip and transform."""
     column = chunk[feature.columns[0]]

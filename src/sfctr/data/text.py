@@ -19,7 +19,7 @@ import pyarrow.csv as pacsv
 from sfctr.spec.errors import DataError
 from sfctr.spec.runfile import Data
 
-from .chunk import CHUNK_ROWS
+from .chunk import CHUNK_ROWS, Within
 from .files import File
 
 CRITEO_COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
@@ -39,6 +39,7 @@ class TextReader:
 
     untyped = True
     num_rows: int | None = None
+    edges: Sequence[int] = ()
 
     def __init__(self, file: File, options: Data) -> None:
         self.file = file
@@ -52,7 +53,12 @@ class TextReader:
             raise DataError("the file is empty", file=file.name, remedy="a header line was needed")
         self.columns = CRITEO_COLUMNS if self._bare else _header(start, self._separator, file)
 
-    def batches(self, columns: Sequence[str], threads: int) -> Generator[tuple[int, Arrays], None, None]:
+    def first_row(self, within: Within | None) -> int:
+        return 0
+
+    def batches(
+        self, columns: Sequence[str], threads: int, within: Within | None = None
+    ) -> Generator[tuple[int, Arrays], None, None]:
         """Rows and arrays, in order. A row longer than a block has the file read again from there in larger blocks."""
         done, block_bytes = 0, _BLOCK_BYTES
         while True:

@@ -23,8 +23,10 @@ from torch import Tensor, nn
 
 from sfctr.spec.errors import ModelError, writing
 from sfctr.spec.inputs import Input, inputs_of
+from sfctr.spec.peers import ALONE, Peers
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.struct_tree import to_plain
+from sfctr.spec.together import Together
 from sfctr.store import Store
 
 from .chain import Chain
@@ -35,7 +37,8 @@ from .rows import export_rows
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """What is exported. labels: those that the model gives a logit each for. log_odds_shift: added to every logit when
-    scoring. strings: table -> key -> text of hashed keys, where it was kept."""
+    scoring. strings: table -> key -> text of hashed keys, where it was kept. Of several ranks rank 0 has the whole
+    model, and the texts of all."""
 
     run: RunFile
     store: Store
@@ -46,18 +49,34 @@ class Trained:
 
 
 def export_model(
-    out: Path, trained: Trained, *, chain: Chain | None = None, program: torch.export.ExportedProgram | None = None
+    out: Path,
+    trained: Trained,
+    *,
+    chain: Chain | None = None,
+    program: torch.export.ExportedProgram | None = None,
+    peers: Peers = ALONE,
 ) -> list[Path]:
     """Write a model and its rows into the directory `out` (made if needed); returns the paths.
 
-    chain: what deltas follow it by. program: of the model, where it was made already.
+    chain: what deltas follow it by. program: of the model, where it was made already. peers: all ranks, who hold the
+    rows between them: rank 0 writes them.
     Raises ModelError where torch.export cannot take the model, and what export_rows raises.
     """
-    run = trained.run
-    program = program or program_of(trained)
-    (out / FACTS_FILE).unlink(missing_ok=True)
-    paths = export_rows(trained.store, run.schema, out, strings=trained.strings)
-    paths.append(save_program(program, out))
+    with Together(peers, "export") as together:
+        if together.is_first:
+            program = program or program_of(trained)
+            (out / FACTS_FILE).unlink(missing_ok=True)
+        paths = export_rows(trained.store, trained.run.schema, out, strings=trained.strings, peers=peers)
+        if program is not None and together.is_first:
+            paths += _finish(out, trained, paths, program, chain)
+        return paths
+
+
+def _finish(
+    out: Path, trained: Trained, paths: Sequence[Path], program: torch.export.ExportedProgram, chain: Chain | None
+) -> list[Path]:
+    """The files beside the rows."""
+    run, model = trained.run, save_program(program, out)
     facts = {
         "format": FORMAT,
         "version": VERSION,
@@ -67,9 +86,9 @@ def export_model(
         "labels": list(trained.labels),
         "log_odds_shift": trained.log_odds_shift,
         "autocast": run.train.autocast,
-        "files": msgspec.to_builtins(facts_of(paths)),
+        "files": msgspec.to_builtins(facts_of([*paths, model])),
     }
-    return [*paths, write_facts(out, facts if chain is None else {**facts, "chain": msgspec.to_builtins(chain)})]
+    return [model, write_facts(out, facts if chain is None else {**facts, "chain": msgspec.to_builtins(chain)})]
 
 
 def save_program(program: torch.export.ExportedProgram, out: Path) -> Path:

@@ -12,6 +12,7 @@ The bytes of a file follow from its rows alone, whatever blocks they came in.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -21,34 +22,57 @@ import pyarrow as pa
 from sfctr.data.parquet_writer import WholeParquet
 from sfctr.spec.batch import U64, Bools
 from sfctr.spec.errors import ConfigError
+from sfctr.spec.peers import ALONE, Peers
 from sfctr.spec.schema import Schema, key_type_of_table
 from sfctr.spec.tables import Table
+from sfctr.spec.together import Together
 from sfctr.store import RARE_KEY, RowBlock, Store
 from sfctr.telemetry import notice
 
 from .files import rows_file
+from .gathered import Gathered
 
 _TYPES = {"int64": pa.int64(), "uint64": pa.uint64(), "bool": pa.bool_(), "string": pa.string()}
 
 
 def export_rows(
-    store: Store, schema: Schema, out: Path, *, strings: Mapping[str, Mapping[int, str]] | None = None
+    store: Store,
+    schema: Schema,
+    out: Path,
+    *,
+    strings: Mapping[str, Mapping[int, str]] | None = None,
+    peers: Peers = ALONE,
 ) -> list[Path]:
     """Write `<table>.parquet` for every table into the directory `out` (made if needed); returns the paths.
 
-    strings: table -> key -> text of hashed keys. Each file is complete or absent. Raises
-    ConfigError where `out` is a file or cannot be written into, CapacityError where the disk is full.
+    strings: table -> key -> text of hashed keys; of all ranks, on rank 0. Each file is complete or absent. peers: all
+    ranks, who hold the rows between them: rank 0 writes them. Raises ConfigError where `out` is a file or cannot be
+    written into, CapacityError where the disk is full.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file and a directory is needed to export into")
-    types = key_type_of_table(schema)
+    with Together(peers, "export") as together:
+        if together.is_first and out.exists() and not out.is_dir():
+            raise ConfigError(f"{out} is a file and a directory is needed to export into")
+        return _write_tables(store, key_type_of_table(schema), out, strings or {}, Gathered(peers, together))
+
+
+def _write_tables(
+    store: Store,
+    types: Mapping[str, str],
+    out: Path,
+    strings: Mapping[str, Mapping[int, str]],
+    gathered: Gathered,
+) -> list[Path]:
     paths = []
     for name, table in store.tables.items():
-        if types[name] == "string" and table.buckets is None and name not in (strings or {}):
-            notice(f"table '{name}': keys are exported as 64-bit hashes; keep_strings = true keeps their text")
-        columns = Columns(table, types[name], (strings or {}).get(name))
         paths.append(out / rows_file(name))
-        write_rows(paths[-1], table, columns.schema, map(columns.of, store.rows(name)))
+        rows = gathered.rows(table, store.rows(name))
+        if not gathered.is_first:
+            deque(rows, maxlen=0)  # sends them
+            continue
+        if types[name] == "string" and table.buckets is None and name not in strings:
+            notice(f"table '{name}': keys are exported as 64-bit hashes; keep_strings = true keeps their text")
+        columns = Columns(table, types[name], strings.get(name))
+        write_rows(paths[-1], table, columns.schema, map(columns.of, rows))
     return paths
 
 

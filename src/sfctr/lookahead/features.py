@@ -50,7 +50,17 @@ def slice_batch(batch: Batch, begin: int, end: int) -> Batch:
         rows=batch.rows[begin:end],
         time=None if batch.time is None else batch.time[begin:end],
         keep={name: values[begin:end] for name, values in batch.keep.items()},
+        whole=batch.whole,
+        places=None if batch.places is None else batch.places[begin:end],
     )
+
+
+def places_between(batch: Batch, first: int, last: int) -> tuple[int, int]:
+    """Begin and end of the rows of a batch whose places in the whole batch are in [first, last)."""
+    if batch.places is None:
+        return first, last
+    begin, end = np.searchsorted(batch.places, [first, last])
+    return int(begin), int(end)
 
 
 class FeatureReader:

@@ -7,12 +7,13 @@ side, or when the iterator is closed or forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from sfctr import _native
 from sfctr.spec.batch import Batch
 from sfctr.spec.errors import ConfigError
+from sfctr.spec.exchange import Exchange
 from sfctr.spec.schema import Schema
 from sfctr.store import Store
 
@@ -21,7 +22,8 @@ from .features import FeatureReader
 from .id_batches import Ids
 from .layout import layout_of, schema_of
 from .pipeline import Pipeline
-from .ready import Ready, latest_time
+from .prepared import Prepared, Rows
+from .ready import Ready
 from .ready_rows import IdReader, ReadyRows
 
 R = TypeVar("R", Ready, ReadyRows)
@@ -32,24 +34,22 @@ class _Reader(Protocol):
 
     def __iter__(self) -> Iterator[Any]: ...
     def working_sets(self, batch: Any) -> tuple[_native.WorkingSet, ...]: ...
-    def ready(
-        self, batch: Any, working_sets: Sequence[_native.WorkingSet], on_end: Callable[[], None]
-    ) -> Ready | ReadyRows: ...
+    def ready(self, prepared: Prepared, on_end: Callable[[], None]) -> Ready | ReadyRows: ...
 
 
 class _BatchReader:
     """Batches of a schema."""
 
-    def __init__(self, batches: Iterable[Any], store: Store, schema: Schema) -> None:
-        self._batches, self._store = batches, store
-        self._reader = FeatureReader(layout_of(schema, store), store)
+    def __init__(self, batches: Iterable[Any], rows: Rows, schema: Schema) -> None:
+        self._batches, self._rows = batches, rows
+        self._reader = FeatureReader(layout_of(schema, rows.store), rows.store)
         self.working_sets = self._reader.layout.working_sets
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(DictBatches(self._batches, self._reader.layout.schema))
 
-    def ready(self, batch: Batch, working_sets: Sequence[_native.WorkingSet], on_end: Callable[[], None]) -> Ready:
-        return Ready(self._reader, batch, working_sets, self._store, on_end=on_end)
+    def ready(self, prepared: Prepared, on_end: Callable[[], None]) -> Ready:
+        return Ready(self._reader, prepared, self._rows, on_end=on_end)
 
 
 class Lookahead(Generic[R]):
@@ -59,7 +59,7 @@ class Lookahead(Generic[R]):
     whatever a loader gives to a model that sfctr.embed took in (see id_batches.py).
     schema: of the batches, where they do not carry one. ids: column -> the embedded module, or modules, that read it;
     or a function of the batch that gives {module: ids}.
-    window: batches prepared ahead, 0 for none.
+    window: batches prepared ahead, 0 for none. exchange: with the other ranks, which read other parts of the batches.
     Asking for the next Ready while one is neither stepped nor discarded raises RuntimeError, and so does iterating
     where another Lookahead over the store is at work. Where no more rows can be held it raises CapacityError, and
     DiskError where the disk refuses, in place of the batch that would need them.
@@ -73,10 +73,17 @@ class Lookahead(Generic[R]):
         *,
         schema: Schema | None = None,
         window: int = 0,
+        exchange: Exchange | None = None,
     ) -> None: ...
     @overload
     def __init__(
-        self: Lookahead[ReadyRows], batches: Iterable[Any], store: Store, *, ids: Ids, window: int = 0
+        self: Lookahead[ReadyRows],
+        batches: Iterable[Any],
+        store: Store,
+        *,
+        ids: Ids,
+        window: int = 0,
+        exchange: Exchange | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -86,31 +93,31 @@ class Lookahead(Generic[R]):
         schema: Schema | None = None,
         ids: Ids | None = None,
         window: int = 0,
+        exchange: Exchange | None = None,
     ) -> None:
         if window < 0:
             raise ConfigError(f"window is {window} and must be at least 0")
         if schema is not None and ids is not None:
             raise ConfigError("give schema= or ids=: a schema says where keys are, and so do ids= of an embedded model")
-        self._store, self._window = store, window
+        self._rows, self._window = Rows(store, exchange), window
         self._reader: _Reader
         if ids is None:
-            self._reader = _BatchReader(batches, store, schema_of(batches, schema))
+            self._reader = _BatchReader(batches, self._rows, schema_of(batches, schema))
         else:
-            self._reader = IdReader(batches, store, ids)
+            self._reader = IdReader(batches, self._rows, ids)
 
     def __iter__(self) -> Iterator[R]:
-        self._store.require_pretrained()
-        with self._store.looking_ahead():
+        self._rows.store.require_pretrained()
+        with self._rows.store.looking_ahead():
             yield from self._ready()
 
     def _ready(self) -> Iterator[R]:
-        pipeline = Pipeline(iter(self._reader), self._reader.working_sets, self._store, self._window)
+        pipeline = Pipeline(iter(self._reader), self._reader.working_sets, self._rows, self._window)
         ready: Ready | ReadyRows | None = None
         try:
             while (prepared := pipeline.next()) is not None:
-                batch, working_sets = prepared
-                self._store.settle(working_sets, latest_time(batch) if isinstance(batch, Batch) else None)
-                ready = self._reader.ready(*prepared, pipeline.ended)
+                self._rows.begin(prepared)
+                ready = self._reader.ready(prepared, pipeline.ended)
                 yield cast(R, ready)
                 if ready.is_open:
                     raise RuntimeError("the Ready before this one is still open; call its step() or discard() first")

@@ -10,6 +10,9 @@ the consumer in its place in the order. close() ends both threads and discards, 
 handed out. A reader that hangs in the batches' own code cannot be ended: after a while it is left there, which is said,
 and if it ever comes back it ends without touching the store.
 
+With several ranks the readers of all share each batch with one another, and a reader tells the others when it has no
+more. All of them end at the same batch.
+
 Spans are numbered by the step that their batch will be, if none before it is discarded. Both threads record into the
 recorder of whoever made the pipeline.
 """
@@ -22,17 +25,13 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any
 
-from sfctr import _native
-from sfctr.store import Store
+from sfctr.spec.errors import PeerError
 from sfctr.telemetry import notice, span
 
-CLOSE_TIMEOUT_S = 5.0
-"""How long close() waits for a reader that is in the batches' own code."""
+from .prepared import Place, Prepared, Rows, WorkingSets
 
-Prepared = tuple[Any, tuple[_native.WorkingSet, ...]]
-"""A batch of any kind, and its working sets."""
-Place = Callable[[tuple[_native.WorkingSet, ...], int], bool]
-"""Store.plan or Store.lift: a tier for one group of a batch."""
+CLOSE_TIMEOUT_S = 5.0
+"""How long close() waits for a reader that is in the batches' own code, beside what it may wait for other ranks."""
 
 
 class Pipeline:
@@ -41,18 +40,18 @@ class Pipeline:
     def __init__(
         self,
         batches: Iterator[Any],
-        unique: Callable[[Any], tuple[_native.WorkingSet, ...]],
-        store: Store,
+        unique: Callable[[Any], WorkingSets],
+        rows: Rows,
         window: int,
     ) -> None:
-        self._batches, self._unique, self._store, self._window = batches, unique, store, window
+        self._batches, self._unique, self._rows, self._window = batches, unique, rows, window
         self._changed = threading.Condition()  # guards all that follows
         self._known: deque[Prepared] = deque()
         self._ready: deque[Prepared] = deque()
         self._planning: Prepared | None = None
         self._num_ended = 0
-        self._num_read = self._num_placed = self._num_given = store.steps
-        self._stop = self._read_all = self._planned_all = False
+        self._num_read = self._num_placed = self._num_given = rows.store.steps
+        self._stop = self._read_all = self._planned_all = self._others_stopped = False
         self._error: BaseException | None = None
         self._hangs = False
         self._threads: list[threading.Thread] = []
@@ -77,6 +76,7 @@ class Pipeline:
                 return prepared
         if self._error is not None:
             raise self._error
+        self._require_others()
         return None
 
     def ended(self) -> None:
@@ -91,8 +91,8 @@ class Pipeline:
             self._changed.notify_all()
         self._join()
         waiting = [*self._ready, *([self._planning] if self._planning else []), *self._known]
-        for _, working_sets in waiting:
-            self._store.discard(working_sets)
+        for prepared in waiting:
+            self._rows.discard(prepared)
         self._ready.clear()
         self._known.clear()
         self._planning = None
@@ -101,12 +101,14 @@ class Pipeline:
             close()
 
     def _join(self) -> None:
-        for thread, timeout_s in zip(self._threads, (CLOSE_TIMEOUT_S, None), strict=False):
+        exchange = self._rows.exchange
+        patience_s = CLOSE_TIMEOUT_S if exchange is None else exchange.timeout_s + CLOSE_TIMEOUT_S
+        for thread, timeout_s in zip(self._threads, (patience_s, None), strict=False):
             thread.join(timeout_s)
         self._hangs = any(thread.is_alive() for thread in self._threads)
         if self._hangs:
             notice(
-                f"the reader has not given a batch for {CLOSE_TIMEOUT_S:g} s since it was asked to end: it is left"
+                f"the reader has not given a batch for {patience_s:g} s since it was asked to end: it is left"
                 " where it hangs, and its files stay open"
             )
 
@@ -117,23 +119,49 @@ class Pipeline:
         if batch is None or self._stop:
             return None
         with span("unique", step=self._num_read):
-            return batch, self._unique(batch)
-
-    def _next_now(self) -> Prepared | None:
-        prepared = self._next_batch()
-        if prepared is None:
-            return None
-        self._place_now("plan", self._store.plan, prepared[1])
-        with span("fetch", step=self._num_read):
-            self._store.fetch(prepared[1])
-        if self._store.has_device_tier:
-            self._place_now("lift", self._store.lift, prepared[1])
+            own = self._unique(batch)
+        with span("exchange", step=self._num_read):
+            prepared = self._rows.prepare(batch, own)
+        self._others_stopped = prepared is None
         return prepared
 
-    def _place_now(self, name: str, place: Place, working_sets: tuple[_native.WorkingSet, ...]) -> None:
+    def _require_others(self) -> None:
+        if self._others_stopped and not self._stop:
+            raise PeerError("another rank has stopped, and this one has not; see what it says")
+
+    def _next_now(self) -> Prepared | None:
+        prepared = self._reading_now()
+        if prepared is None:
+            self._require_others()
+            return None
+        self._place_now("plan", self._rows.plan, prepared)
+        self._place_now("plan", self._rows.place_copies, prepared)
+        with span("fetch", step=self._num_read):
+            self._rows.fetch(prepared)
+        if self._rows.store.has_device_tier:
+            self._place_now("lift", self._rows.lift, prepared)
+        return prepared
+
+    def _reading_now(self) -> Prepared | None:
+        """The next batch; at the end, or where there is none to be had, the other ranks are told."""
+        try:
+            prepared = self._next_batch()
+        except BaseException as error:
+            self._tell(error)
+            raise
+        if prepared is None and not self._others_stopped:
+            self._tell(None)
+        return prepared
+
+    def _tell(self, error: BaseException | None) -> None:
+        """Tell the other ranks that there is no next batch, unless they have told that."""
+        if not isinstance(error, PeerError):
+            self._rows.ended(error, read_all=not self._stop)
+
+    def _place_now(self, name: str, place: Place, prepared: Prepared) -> None:
         with span(name, step=self._num_read):
-            for number in range(len(working_sets)):
-                placed = place(working_sets, number)
+            for number in range(len(prepared.kept)):
+                placed = place(prepared, number)
                 assert placed, "no batch is in flight, so nothing can hold the room"
 
     # ------------------------------------------------------------------------------------------------ reader's thread
@@ -144,10 +172,13 @@ class Pipeline:
                 with self._changed:
                     if self._stop:
                         break
-                    self._store.announce(prepared[1])
+                    self._rows.announce(prepared)
                     self._known.append(prepared)
                     self._changed.notify_all()
+            if not self._others_stopped:
+                self._tell(None)
         except BaseException as error:
+            self._tell(error)
             with self._changed:
                 self._error = self._error or error
         finally:
@@ -171,12 +202,13 @@ class Pipeline:
             while self._take_known():
                 assert self._planning is not None
                 self._num_placed += 1
-                working_sets = self._planning[1]
-                if not self._place("plan", self._store.plan, working_sets, "tiers.ram"):
-                    return
+                prepared = self._planning
+                for place in (self._rows.plan, self._rows.place_copies):
+                    if not self._place("plan", place, prepared, "tiers.ram"):
+                        return
                 with span("fetch", step=self._num_placed):
-                    self._store.fetch(working_sets)
-                if self._store.has_device_tier and not self._lift(working_sets):
+                    self._rows.fetch(prepared)
+                if self._rows.store.has_device_tier and not self._lift(prepared):
                     return
                 with self._changed:
                     self._ready.append(self._planning)
@@ -191,8 +223,8 @@ class Pipeline:
                 self._planned_all = True
                 self._changed.notify_all()
 
-    def _lift(self, working_sets: tuple[_native.WorkingSet, ...]) -> bool:
-        return self._place("lift", self._store.lift, working_sets, "tiers.device")
+    def _lift(self, prepared: Prepared) -> bool:
+        return self._place("lift", self._rows.lift, prepared, "tiers.device")
 
     def _take_known(self) -> bool:
         with self._changed:
@@ -202,16 +234,16 @@ class Pipeline:
             self._planning = self._known.popleft()
             return True
 
-    def _place(self, name: str, place: Place, working_sets: tuple[_native.WorkingSet, ...], tier: str) -> bool:
+    def _place(self, name: str, place: Place, prepared: Prepared, tier: str) -> bool:
         """Place every group, waiting for batches to end where they hold the room; False when told to stop."""
-        for number in range(len(working_sets)):
+        for number in range(len(prepared.kept)):
             while True:
                 with self._changed:
                     seen = self._num_ended
                 with span(name, step=self._num_placed):
-                    if place(working_sets, number):
+                    if place(prepared, number):
                         break
-                if not self._store.is_shrinking(number):
+                if not self._rows.store.is_shrinking(number):
                     notice(
                         f"the rows of {self._window + 1} batches do not fit into {tier}: fewer are prepared ahead where"
                         " they do not (train.window; no number changes)"

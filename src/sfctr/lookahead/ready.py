@@ -10,31 +10,58 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sfctr import _native
-from sfctr.spec.batch import Batch
+from sfctr.spec.batch import I64, Batch
 from sfctr.spec.errors import ConfigError, ModelError
+from sfctr.spec.exchange import F64, Whole
 from sfctr.spec.schema import Schema
-from sfctr.store import Store
 from sfctr.telemetry import span
 
-from .features import FeatureReader, as_tensor, slice_batch
+from .features import FeatureReader, as_tensor, places_between, slice_batch
+from .prepared import Prepared, Rows
+
+
+class DenseSum(Protocol):
+    """Sums the gradients of the dense part over all ranks; then knows the sum of their squares."""
+
+    def sum_gradients(self, extras: F64) -> F64:
+        """extras: float64 [n]; returns those of all ranks, [P, n]."""
+        ...
+
+    def square_norm(self) -> float: ...
 
 
 class RowRange:
-    """Rows [begin, end) of a ready batch: its features, labels, mask and weights, on the store's device."""
+    """Rows [begin, end) of a ready batch: its features, labels, mask and weights, on the store's device.
+
+    They are this rank's of the rows [first, last) of the whole batch.
+    """
 
     def __init__(
-        self, reader: FeatureReader, batch: Batch, working_sets: Sequence[_native.WorkingSet], begin: int, end: int
+        self,
+        reader: FeatureReader,
+        batch: Batch,
+        working_sets: Sequence[_native.WorkingSet],
+        first: int,
+        last: int,
     ) -> None:
-        self._reader, self._whole, self._working_sets = reader, batch, working_sets
+        begin, end = places_between(batch, first, last)
+        self._first, self.whole_size = first, last - first
+        self._reader, self._all, self._working_sets = reader, batch, working_sets
         self._begin, self._end = begin, end
         self.batch = slice_batch(batch, begin, end)
         self.size = end - begin
+
+    @property
+    def places(self) -> I64:
+        """int64 [B]: where the rows stand among the whole_size rows of all ranks that these are a part of."""
+        return np.arange(self.size) if self.batch.places is None else self.batch.places - self._first
 
     @property
     def _schema(self) -> Schema:
@@ -61,7 +88,7 @@ class RowRange:
     def features(self) -> dict[str, Tensor]:
         """Name -> tensor, in the schema's order, shaped as spec.inputs.Input says; backward is collected."""
         with span("features"):
-            return self._reader.read(self._whole, self._working_sets, self._begin, self._end, training=True)
+            return self._reader.read(self._all, self._working_sets, self._begin, self._end, training=True)
 
 
 class Ready(RowRange):
@@ -70,25 +97,59 @@ class Ready(RowRange):
     def __init__(
         self,
         reader: FeatureReader,
-        batch: Batch,
-        working_sets: Sequence[_native.WorkingSet],
-        store: Store,
+        prepared: Prepared,
+        rows: Rows,
         *,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(reader, batch, working_sets, 0, batch.size)
-        self._store, self._on_end = store, on_end
-        self.number = store.steps
+        super().__init__(reader, prepared.batch, prepared.own, 0, prepared.batch.whole_size)
+        self._prepared, self._rows, self._store, self._on_end = prepared, rows, rows.store, on_end
+        self.number = rows.store.steps
         self.is_open = True
+        self._is_merged = False
+        self._dense: DenseSum | None = None
+        self._squares: float | None = None  # of all ranks' rows
+
+    @property
+    def whole(self) -> Whole | None:
+        """Of the batch over all ranks; None where this is all of it."""
+        return None if self._prepared.shared is None else self._prepared.shared.whole
 
     def micro_batches(self, count: int) -> Iterator[RowRange]:
-        """The batch in at most `count` row ranges of nearly equal size, none empty; their gradients add up."""
+        """The batch in at most `count` row ranges of nearly equal size; their gradients add up.
+
+        Over all ranks they are ranges of the whole batch; of each this is what this rank has of it, perhaps nothing.
+        """
         if count < 1:
             raise ConfigError(f"count is {count} and must be at least 1")
-        cuts = [round(i * self.size / count) for i in range(count + 1)]
-        for begin, end in pairwise(cuts):
-            if begin < end:
-                yield RowRange(self._reader, self._whole, self._working_sets, begin, end)
+        size = self._all.whole_size
+        cuts = [round(i * size / count) for i in range(count + 1)]
+        for first, last in pairwise(cuts):
+            if first < last:
+                yield RowRange(self._reader, self._all, self._working_sets, first, last)
+
+    def merge(self, dense: DenseSum | None = None, extras: F64 | None = None) -> F64:
+        """Sum the gradients of all ranks: rows' where they are kept, the dense part's everywhere.
+
+        step() does it where it was not done before. dense: sums those of the dense part; None: they are summed already,
+        or this rank is alone. extras: float64 [n], the same n on all ranks. Returns float64 [P, n], those of each rank.
+        """
+        self._must_be_open()
+        assert not self._is_merged, "merged already"
+        extras = np.zeros(0) if extras is None else extras
+        self._rows.merge(self._prepared)
+        self._is_merged, self._dense = True, dense
+        if dense is None:
+            return extras[None]
+        found = dense.sum_gradients(np.append(extras, math.fsum(self._rows.squares(self._prepared))))
+        self._squares = math.fsum(found[:, -1])
+        return found[:, :-1]
+
+    def _row_squares(self) -> float:
+        """The squared norm of the gradients of all rows."""
+        if self._squares is None:
+            self._squares = math.fsum(self._rows.squares(self._prepared))
+        return self._squares
 
     def step(
         self,
@@ -111,6 +172,8 @@ class Ready(RowRange):
         if clip is not None and not clip > 0:
             raise ConfigError(f"clip is {clip!r} and must be above 0")
         self._must_train_dense_tables(optimizer)
+        if not self._is_merged:
+            self.merge()
         with span("update", step=self.number + 1), torch.no_grad():
             for table in self._store.dense_tables.values():
                 table.add_l2_gradient()
@@ -120,7 +183,7 @@ class Ready(RowRange):
                 optimizer.zero_grad(set_to_none=True)
             self.is_open = False
             try:
-                self._store.commit(self._working_sets, lr_factor=lr_factor, scale=scale)
+                self._rows.commit(self._prepared, lr_factor=lr_factor, scale=scale)
             finally:
                 self._on_end()
         return norm
@@ -130,7 +193,7 @@ class Ready(RowRange):
     ) -> tuple[float | None, float]:
         gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
         if clip is None:
-            if check and not self._sum_is_finite(gradients):
+            if check and (self._dense is not None or not self._sum_is_finite(gradients)):
                 self._norm(gradients)
             return None, 1.0
         norm = self._norm(gradients)
@@ -143,22 +206,20 @@ class Ready(RowRange):
     def _sum_is_finite(self, gradients: Sequence[Tensor]) -> bool:
         """Where it is, all gradients are. It costs a fraction of the norm."""
         sums = [float(gradient.sum()) for gradient in gradients]
-        return math.isfinite(sum(sums) + sum(self._row_squares()))
+        return math.isfinite(sum(sums) + self._row_squares())
 
     def _norm(self, gradients: Sequence[Tensor]) -> float:
-        squares = [float(g.double().square().sum()) for g in gradients]
-        norm = math.sqrt(math.fsum((*squares, *self._row_squares())))
+        if self._dense is not None:
+            squares = [self._dense.square_norm()]
+        else:
+            squares = [float(g.double().square().sum()) for g in gradients]
+        norm = math.sqrt(math.fsum((*squares, self._row_squares())))
         if not math.isfinite(norm):
             raise ModelError(
                 f"the norm of the gradients is {norm} at step {self.number + 1}, and nothing of that step was applied;"
                 " lower the learning rates, or standardize big numbers"
             )
         return norm
-
-    def _row_squares(self) -> list[float]:
-        """Of each group, the squared norm of the gradients of its rows."""
-        pairs = zip(self._store.groups, self._working_sets, strict=True)
-        return [group.grad_norm_squared(working_set) for group, working_set in pairs]
 
     def _must_train_dense_tables(self, optimizer: torch.optim.Optimizer | None) -> None:
         trained = {id(parameter) for parameter in _parameters(optimizer)}
@@ -180,7 +241,7 @@ class Ready(RowRange):
             optimizer.zero_grad(set_to_none=True)
         for parameter in self._store.dense_parameters():
             parameter.grad = None
-        self._store.discard(self._working_sets)
+        self._rows.discard(self._prepared)
         self._on_end()
 
     def _must_be_open(self) -> None:
@@ -195,11 +256,6 @@ class Ready(RowRange):
     ) -> None:
         if self.is_open:
             self.discard()
-
-
-def latest_time(batch: Batch) -> int | None:
-    """The greatest event time of a batch, ns since 1970; missing times are below all others."""
-    return None if batch.time is None or batch.size == 0 else int(batch.time.max())
 
 
 def _parameters(optimizer: torch.optim.Optimizer | None) -> list[Tensor]:

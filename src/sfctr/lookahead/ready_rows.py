@@ -19,10 +19,10 @@ from torch import Tensor
 from sfctr import _native
 from sfctr.spec.batch import I64, Bools
 from sfctr.spec.errors import ModelError
-from sfctr.store import Store
 
 from .id_batches import Column, IdBatch, IdBatches, Ids
 from .placing import place
+from .prepared import Prepared, Rows
 from .ready import Ready
 
 
@@ -134,19 +134,18 @@ class ReadyRows:
 class IdReader:
     """What Lookahead asks of batches of one's own: batches, their working sets, and the Ready of each."""
 
-    def __init__(self, batches: Iterable[Any], store: Store, ids: Ids) -> None:
-        self._store, self._batches = store, IdBatches(batches, store, ids)
+    def __init__(self, batches: Iterable[Any], rows: Rows, ids: Ids) -> None:
+        self._rows, self._batches = rows, IdBatches(batches, rows.store, ids)
 
     def __iter__(self) -> Iterator[IdBatch]:
         return iter(self._batches)
 
     def working_sets(self, batch: IdBatch) -> tuple[_native.WorkingSet, ...]:
-        batch.placed = place(self._store, batch.find_unique())
+        batch.placed = place(self._rows.store, batch.find_unique())
         return batch.placed.working_sets
 
-    def ready(
-        self, batch: IdBatch, working_sets: Sequence[_native.WorkingSet], on_end: Callable[[], None]
-    ) -> ReadyRows:
+    def ready(self, prepared: Prepared, on_end: Callable[[], None]) -> ReadyRows:
+        batch: IdBatch = prepared.batch
         assert batch.placed is not None
         placed, embedded = batch.placed, batch.embedded
 
@@ -154,6 +153,7 @@ class IdReader:
             embedded.batch = None
             on_end()
 
-        ready = Ready(placed.reader, placed.batch, working_sets, self._store, on_end=ended)
+        own = Prepared(placed.batch, prepared.own, prepared.shared)
+        ready = Ready(placed.reader, own, self._rows, on_end=ended)
         embedded.batch = rows = ReadyRows(batch, ready)
         return rows

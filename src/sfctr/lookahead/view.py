@@ -12,19 +12,21 @@ import torch
 from torch import Tensor
 
 from sfctr.spec.batch import Batch
+from sfctr.spec.exchange import Exchange
 from sfctr.spec.schema import Schema
 from sfctr.store import Store
 
 from .dicts import batch_of
 from .features import FeatureReader
 from .layout import layout_of
+from .prepared import Rows
 
 
 class ReadView:
     """`unseen` holds, for each feature with keys, (look-ups that found no row, all look-ups) since the last reset."""
 
-    def __init__(self, store: Store, schema: Schema) -> None:
-        self._store = store
+    def __init__(self, store: Store, schema: Schema, exchange: Exchange | None = None) -> None:
+        self._store, self._rows = store, Rows(store, exchange)
         self._reader = FeatureReader(layout_of(schema, store), store)
         self._lookups: dict[str, int] = {}
         self._missed: dict[str, int] = {}
@@ -39,7 +41,7 @@ class ReadView:
         if not isinstance(batch, Batch):
             batch = batch_of(batch, layout.schema, with_labels=False)
         working_sets = layout.working_sets(batch)
-        self._store.view(working_sets)
+        self._rows.view(working_sets)
         for group, group_layout, working_set in zip(self._store.groups, layout.groups, working_sets, strict=True):
             missed = group.native.unseen(working_set)
             for lookup, count in zip(group_layout.lookups, missed.tolist(), strict=True):

@@ -34,8 +34,11 @@ def launch(
 
     place = ["--standalone"] if rendezvous is None else _meeting(rendezvous, nodes, node_rank)
     options = [*place, "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
+    length = 2 if program[0] == "-m" else 1
+    arguments = parse_args([*options, *program[:length]])  # type: ignore[no-untyped-call]
+    arguments.training_script_args = list(program[length:])  # not read here: --run would be taken for --run-path
     try:
-        run(parse_args([*options, *program]))  # type: ignore[no-untyped-call]
+        run(arguments)  # type: ignore[no-untyped-call]
     except SignalException as stopped:
         raise (KeyboardInterrupt if stopped.sigval == signal.SIGINT else Terminated)() from None
     except ChildFailedError as failed:

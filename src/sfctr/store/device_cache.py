@@ -3,7 +3,8 @@
 Which line holds which row is decided on the host, by the native core (lines.cpp); here records are copied and trained.
 A row in a line keeps its frame in RAM, whose record is older than the line's while the line is dirty. Everything that
 reads rows in RAM calls lower() first. A batch that has more rows than there are lines is trained in a tensor of its
-own, of its size, with the same kernels.
+own, of its size, with the same kernels. So are rows that a batch has adopted: they are looked up in a tensor of their
+weights, and have no lines.
 
 One thread may lift batches beside another one that trains, lowers and discards.
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sfctr import _native
-from sfctr.spec.batch import I64
+from sfctr.spec.batch import F32, I64, Bools
 from sfctr.spec.errors import CapacityError
 
 from .device.link import Link
@@ -38,12 +39,32 @@ class DeviceCache:
         self._lock = threading.Lock()  # whoever plans lines or copies
         self._in_flight: dict[_native.WorkingSet, DeviceRows] = {}
         self._spilled: dict[_native.WorkingSet, Numbers] = {}
+        self._prepared: dict[_native.WorkingSet, DeviceRows] = {}
+        self._adopted: dict[_native.WorkingSet, DeviceRows] = {}
         self._lines = _make_lines(num_lines, native.record_floats, link)
         native.keep_lines(num_lines)
 
     def rows(self, working_set: _native.WorkingSet) -> DeviceRows | None:
-        """The rows of a batch that was lifted and has not ended."""
-        return self._in_flight.get(working_set)
+        """The rows of a batch that was lifted or adopted and has not ended."""
+        return self._in_flight.get(working_set) or self._adopted.get(working_set)
+
+    def prepare(self, working_set: _native.WorkingSet) -> None:
+        """Do ahead of adopt() what does not need the weights."""
+        none = torch.empty(0)
+        self._prepared[working_set] = DeviceRows(self._kind, self._link, working_set, none, np.empty(0, np.int64), None)
+
+    def adopt(self, working_set: _native.WorkingSet, weights: F32, is_absent: Bools) -> None:
+        """The rows of a batch are `weights` [U, W], from elsewhere; those absent [U] read as zeros."""
+        self._let_go(working_set)
+        if working_set not in self._prepared:
+            self.prepare(working_set)
+        rows = self._prepared.pop(working_set)
+        num_unique = weights.shape[0]
+        records = torch.zeros(num_unique + 1, weights.shape[1], dtype=torch.float32)
+        records.numpy()[:num_unique] = weights
+        slots = np.where(is_absent, num_unique, np.arange(num_unique))
+        rows.begin(records.to(self._link.device), slots)
+        self._adopted[working_set] = rows
 
     def lift(self, working_set: _native.WorkingSet) -> bool:
         """Have all rows of a fetched batch on the device, until update() or discard().
@@ -87,7 +108,9 @@ class DeviceCache:
         self, working_set: _native.WorkingSet, step: int, scale: float, hyper: F64, linear_hyper: F64 | None
     ) -> None:
         """One optimizer step on the rows that backward reached; ends the batch."""
-        rows = self._in_flight[working_set]
+        rows = self._in_flight.get(working_set)
+        if rows is None:
+            raise RuntimeError("this working set is not ready on the device; or its rows are from elsewhere")
         rows.update(step, scale, hyper, linear_hyper)
         self._link.computed()
         reached = rows.reached
@@ -111,6 +134,11 @@ class DeviceCache:
 
     def discard(self, working_set: _native.WorkingSet) -> None:
         """Forget a batch, wherever it is on its way; the native group must be told as well."""
+        self._prepared.pop(working_set, None)
+        self._let_go(working_set)
+
+    def _let_go(self, working_set: _native.WorkingSet) -> None:
+        self._adopted.pop(working_set, None)
         if working_set in self._in_flight:
             self._link.computed()
             self._forget(working_set)
@@ -139,6 +167,8 @@ class DeviceCache:
         """Free what is on the device. The rows are lost, but for what was lowered."""
         self._link.finish()
         self._in_flight.clear()
+        self._adopted.clear()
+        self._prepared.clear()
         self._spilled.clear()
         self._lines = self._lines.new_empty(0)
 

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from sfctr import _native
-from sfctr.spec.batch import F32, U64, Bools
+from sfctr.spec.batch import F32, I64, U8, U64, Bools
 from sfctr.spec.errors import SchemaError
 
 from .device import Rules
+from .device.features import I32
 from .device.link import Link
 from .device.rows import DeviceRows, Kind
 from .device_cache import DeviceCache
@@ -57,6 +58,12 @@ class Unsent:
     beside: U64
     gone: U64
 
+
+NUM_SHARDS = 256
+"""Of a table, by the leading bits of its keys' hashes; see _native.shards_of."""
+
+ROW, ABSENT, REFUSED, FRESH = range(4)
+"""What a unique key has: a row; none, and reads as unseen; none yet, in training; one from this step on."""
 
 RARE_KEY = np.uint64(1)
 """Of the null that stands for rare keys."""
@@ -140,6 +147,87 @@ class Group:
         """Of all merged gradients of a batch, in double."""
         rows = self.on_device(working_set)
         return self.native.grad_norm_squared(working_set) if rows is None else rows.grad_norm_squared()
+
+    @property
+    def wire_words(self) -> int:
+        """W: float32 words of a row's weights, its vector (dim halves of words in bf16) and its first-order weight."""
+        return self.native.wire_words
+
+    def weights(self, working_set: _native.WorkingSet, out: F32, ids: I32 | None = None) -> None:
+        """Write the weights of unique keys `ids` [n] as they are now to out [n, W]; of all [U, W] where it is None.
+
+        Zeros of a key that is absent or refused. The batch is fetched, settled and lifted, or it is viewed.
+        """
+        rows = self.on_device(working_set)
+        if rows is None:
+            self.native.weights(working_set, out, ids)
+        else:
+            out[:] = rows.floats(None if ids is None else ids.astype(np.int64), self.wire_words)
+
+    def kinds(self, working_set: _native.WorkingSet) -> U8:
+        """Of each unique key [U]: ROW, ABSENT, REFUSED or FRESH."""
+        return self.native.kinds(working_set)
+
+    def records(self, working_set: _native.WorkingSet, ids: I64) -> F32:
+        """The whole records [m, R] of unique keys `ids` [m] as they are now, with the state of the optimizers."""
+        rows = self.on_device(working_set)
+        if rows is not None:
+            return rows.floats(ids, self.native.record_floats)
+        records = np.empty((ids.size, self.native.record_floats), dtype=np.float32)
+        self.native.gather(working_set, ids.astype(np.uint32), records)
+        return records
+
+    def adopt(self, working_set: _native.WorkingSet, weights: F32, kinds: U8 | None, *, train: bool) -> None:
+        """From now on the rows of this batch are `weights` [U, W] and `kinds` [U], as their holder gave them.
+
+        kinds None: every key has a row. Until discard() the batch is looked up, and its gradients merged, as if it had
+        been planned and settled here, on the device where rows are trained there; it pins nothing, and plan(),
+        settle() and update() refuse it. Nobody may write to `weights` until then.
+        """
+        self.native.adopt(working_set, weights, kinds, train)
+        if self._cache is not None and train:
+            self._cache.adopt(working_set, weights, self.native.kinds(working_set) == ABSENT)
+
+    def prepare(self, working_set: _native.WorkingSet) -> None:
+        """Do what adopt() of a batch to be trained needs but the rows, ahead of it and perhaps in another thread.
+
+        Nothing where rows are trained in RAM; ended by discard().
+        """
+        if self._cache is not None:
+            self._cache.prepare(working_set)
+
+    def gradients(self, working_set: _native.WorkingSet) -> tuple[F32, F32, U8]:
+        """Merged: vectors [U, dim], first-order weights [U] (or [0]), reached [U], whose bit 1 says that there is a
+        vector, bit 2 a weight, bit 4 that the key was reached and refused. What was not reached is undefined. Views of
+        the batch, or copies."""
+        rows = self.on_device(working_set)
+        if rows is not None:
+            return rows.gradients()
+        if working_set.has_gradients:
+            return self.native.gradients(working_set)
+        num_unique, has_linear = working_set.num_unique, self.plan.linear_rule is not None
+        vectors, linear = (
+            np.zeros((num_unique, self.plan.dim), np.float32),
+            np.zeros(num_unique * has_linear, np.float32),
+        )
+        return vectors, linear, np.zeros(num_unique, np.uint8)
+
+    def add_gradients(self, working_set: _native.WorkingSet, ids: I32, vectors: F32, linear: F32, reached: U8) -> None:
+        """Add gradients, as gradients() gives them, to those of unique keys `ids` [n], each there once.
+
+        Calls add up in their order; what comes first to a key is taken as it is. What comes to a frozen table is
+        dropped, and so is what comes to a refused key, but for that it was reached.
+        """
+        rows = self.on_device(working_set)
+        if rows is None:
+            self.native.add_gradients(working_set, ids, vectors, linear, reached)
+        else:
+            rows.add_merged(ids.astype(np.int64), vectors, linear, reached)
+
+    def shares(self, place: int) -> int:
+        """In how many equal ranges of hashes the rule of membership of the table in this place counts what it bounds;
+        NUM_SHARDS where it bounds nothing. Stores that hold whole ranges decide together as one that holds all."""
+        return self.native.num_shares(place)
 
     def update(self, working_set: _native.WorkingSet, step: int, *, lr_factor: float, scale: float) -> None:
         """One optimizer step on the rows that backward reached; `step` counts committed steps from 1."""

@@ -10,9 +10,9 @@ LEAST = 32 << 20
 """What a store takes where next to nothing is left: better a slow run than none."""
 
 
-def default_ram_bytes() -> int:
-    """Half of what this process may still take."""
-    return max(LEAST, available_bytes() // 2)
+def default_ram_bytes(sharers: int = 1) -> int:
+    """Half of what this process may still take, or its share of that where several take it between them."""
+    return max(LEAST, available_bytes() // 2 // sharers)
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:

@@ -29,6 +29,7 @@ from .group import Group, RowBlock, Unsent, rows_of_block
 from .groups import plan_groups
 from .membership import NO_CLOCK, U32, EventClock, Waiting
 from .memory import default_ram_bytes
+from .replica import Replica
 from .spill import open_spill
 
 
@@ -43,7 +44,8 @@ class Store:
     on_removed: called with a table's name and the keys (uint64) whose rows have gone since the last call, oldest first:
     by commit() and by remove(), for whoever keeps a copy of the rows. A key that comes back begins anew.
     Tables in bf16, and those with options of membership, are trained in RAM whatever tiers.device is.
-    faults: for tests: what goes wrong in every group.
+    faults: for tests: what goes wrong in every group. sharers: processes whose stores share what the machine has left,
+    where tiers.ram is not set.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Store:
         directory: str | Path | None = None,
         on_removed: Callable[[str, U64], None] | None = None,
         faults: _native.RowFaults | None = None,
+        sharers: int = 1,
     ) -> None:
         tables = [rebuilt(table, f"tables.{table.name}") for table in tables]
         self.tables: Mapping[str, Table] = {table.name: table for table in tables}
@@ -65,7 +68,7 @@ class Store:
         self.seed = seed
         self.steps = 0
         self._spill = open_spill(tiers, directory)
-        self._budget = _native.Budget(tiers.ram_bytes or default_ram_bytes())
+        self._budget = _native.Budget(tiers.ram_bytes or default_ram_bytes(sharers))
         self.groups = tuple(
             Group(
                 plan,
@@ -78,6 +81,7 @@ class Store:
             for number, plan in enumerate(plan_groups(tables))
         )
         self.dense_tables = {t.name: DenseTable(t, seed, self.device) for t in tables if t.dense}
+        self._replicas: list[Replica] = []
         self._closed = False
         self._looks_ahead = False
         self._unread = {t.name: t.pretrained for t in tables if t.pretrained is not None}
@@ -86,6 +90,11 @@ class Store:
             group.native.list_gone(on_removed is not None)
         self._on_device = self._said_bound = self._said_scratch = False
         _native.set_num_threads(threads)
+
+    def replica(self, number: int) -> Replica:
+        """A place for copies of rows of group `number` that others hold, within this store's RAM."""
+        self._replicas.append(Replica(self.groups[number].plan, self.seed, self._budget, policy=self.tiers.policy))
+        return self._replicas[-1]
 
     @property
     def has_device_tier(self) -> bool:
@@ -408,8 +417,9 @@ class Store:
         group.mark_unsent(place, unsent)
 
     def memory_bytes(self) -> int:
-        """Bytes of RAM that rows, indexes and the disk's buffers take, without dense tables."""
-        return sum(group.native.memory_bytes() for group in self.groups)
+        """Bytes of RAM that rows, copies of others', indexes and the disk's buffers take, without dense tables."""
+        copies = sum(replica.memory_bytes() for replica in self._replicas)
+        return copies + sum(group.native.memory_bytes() for group in self.groups)
 
     def counters(self) -> dict[str, int]:
         """What has moved since the store was made, over all groups; see the native core's GroupCounters."""
@@ -499,6 +509,7 @@ class Store:
         for group in self.groups:
             group.close()
         self.groups = ()
+        self._replicas.clear()
         if self._spill is not None:
             self._spill.close()
             self._spill = None

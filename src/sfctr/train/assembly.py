@@ -19,6 +19,8 @@ from sfctr.data import Source, open_training
 from sfctr.data.pretrained import read_pretrained
 from sfctr.lookahead import Lookahead, ReadView
 from sfctr.models.registry import default_tables, needs_of
+from sfctr.spec.exchange import Exchange
+from sfctr.spec.owned import Owns
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import checked
 from sfctr.spec.schema import key_type_of_table
@@ -32,6 +34,7 @@ from .optim import make_dense_optimizer
 from .options import check_run
 from .parts import Parts
 from .progress import ProgressLine
+from .ranks import ALONE, DenseRanks, Ranks
 from .scoring import Labels, Scorer
 
 
@@ -65,9 +68,18 @@ def _say_unused(model: str | nn.Module, name: str, tables: Sequence[Table]) -> N
 
 
 def open_sources(
-    stack: ExitStack, run: RunFile, spool_dir: Path, data: Any = None, valid: Any = None
+    stack: ExitStack,
+    run: RunFile,
+    spool_dir: Path,
+    data: Any = None,
+    valid: Any = None,
+    *,
+    ranks: Ranks = ALONE,
 ) -> tuple[Source, Source | None]:
-    """The training source and, where rows are held out, the validation source; `stack` closes them."""
+    """The training source and, where rows are held out, the validation source; `stack` closes them.
+
+    ranks: whose parts of the rows they give.
+    """
     train = run.train
     source, held_out = open_training(
         run.data,
@@ -77,6 +89,8 @@ def open_sources(
         data=data,
         valid=valid,
         spool_dir=str(spool_dir),
+        lanes=ranks.lanes(run.parallel),
+        part=ranks.part,
     )
     for each in (source, held_out):
         if each is not None:
@@ -84,19 +98,26 @@ def open_sources(
     return source, held_out
 
 
-def load_pretrained(store: Store, run: RunFile, source: Source) -> None:
-    """Begin the rows of tables that say so from their files; `source` keeps the texts of their keys with its own."""
+def load_pretrained(store: Store, run: RunFile, source: Source, owns: Owns | None = None) -> None:
+    """Begin the rows of tables that say so from their files; `source` keeps the texts of their keys with its own.
+
+    owns: which rows are this rank's, where there are several.
+    """
     types = key_type_of_table(run.schema)
     for table in run.tables:
         if table.pretrained is not None:
             for keys, vectors in read_pretrained(table, types[table.name], source.remember_for(table.name)):
+                if owns is not None:
+                    is_own = owns(table.name, keys)
+                    keys, vectors = keys[is_own], vectors[is_own]
                 store.set_vectors(table.name, keys, vectors)
 
 
-def scorer_of(run: RunFile, store: Store, module: nn.Module) -> Scorer:
-    """What scores batches for a settled run."""
+def scorer_of(run: RunFile, store: Store, module: nn.Module, exchange: Exchange | None = None) -> Scorer:
+    """What scores batches for a settled run; exchange: with the ranks that have the other rows."""
     num_labels = len(Labels.of(run.schema, run.train.loss_labels).names)
-    return Scorer(module, ReadView(store, run.schema), num_labels, partial(autocast, run.train, run.train.device))
+    view = ReadView(store, run.schema, exchange)
+    return Scorer(module, view, num_labels, partial(autocast, run.train, run.train.device))
 
 
 def loop_parts(
@@ -110,19 +131,28 @@ def loop_parts(
     evaluate: Callable[[], dict[str, Any]] | None = None,
     save: Callable[[str, dict[str, Any]], None] = lambda name, facts: None,
     log: Callable[[Line], None] = lambda line: None,
+    ranks: Ranks = ALONE,
+    exchange: Exchange | None = None,
+    dense: DenseRanks | None = None,
 ) -> Parts:
-    """What the loop of a settled run works with; by default nothing is evaluated, kept or logged."""
+    """What the loop of a settled run works with; by default nothing is evaluated, kept or logged.
+
+    ranks, exchange, dense: the processes that train it together.
+    """
+    trained = [*module.parameters(), *store.dense_parameters()] if dense is None else dense.parameters
     return Parts(
         model=module,
-        optimizer=make_dense_optimizer(run.train.optimizer, [*module.parameters(), *store.dense_parameters()]),
+        optimizer=make_dense_optimizer(run.train.optimizer, trained),
         source=source,
         labels=Labels.of(run.schema, run.train.loss_labels),
-        lookahead=partial(Lookahead, store=store, schema=run.schema, window=run.train.window),
+        lookahead=partial(Lookahead, store=store, schema=run.schema, window=run.train.window, exchange=exchange),
         scorer=scorer,
         evaluate=evaluate,
         save=save,
         log=log,
         progress=progress,
-        membership=store.membership,
-        counters=store.table_counters,
+        membership=lambda: ranks.summed(store.membership()),
+        counters=lambda: ranks.summed(store.table_counters()),
+        peers=ranks.loop,
+        dense=dense,
     )

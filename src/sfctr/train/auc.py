@@ -20,7 +20,9 @@ import numpy.typing as npt
 import torch
 
 from sfctr.spec.errors import CapacityError
+from sfctr.spec.peers import Bytes, Peers
 
+from .merging import to_first
 from .state import State
 
 F64 = npt.NDArray[np.float64]
@@ -30,6 +32,7 @@ Rows = npt.NDArray[np.void]
 ROW = np.dtype([("group", "<u8"), ("score", "<f8"), ("positive", "<f8"), ("negative", "<f8")])
 MEMORY = 32 << 20
 _SMALLEST_BLOCK = 1024
+_PIECE_ROWS = 1 << 18  # that go from rank to rank at once: 8 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,22 @@ class ScoreRuns:
         for first, count in other._runs:
             for block in other._read(first, count, self._rows_of(other._memory)):
                 self._append(block)
+
+    def move_to_first(self, peers: Peers) -> None:
+        """Give all rows to those of the first rank, which takes in the others' in the order of ranks."""
+        to_first(peers, self._pieces(), lambda piece: self._append(piece.view(ROW)))
+        if peers.rank:
+            self.close()
+            self._file, self._runs = None, []
+            self._pending, self._pending_bytes = [], 0
+
+    def _pieces(self) -> Iterator[Bytes]:
+        for rows in self._pending:
+            for start in range(0, len(rows), _PIECE_ROWS):
+                yield rows[start : start + _PIECE_ROWS].view(np.uint8)
+        for first, count in self._runs:
+            for block in self._read(first, count, _PIECE_ROWS):
+                yield block.view(np.uint8)
 
     def state(self) -> State:
         """All rows, as they are divided between memory and file: sums of weights depend on that in their last bit."""

@@ -16,6 +16,7 @@ from sfctr.checkpoint import Checkpoint, Checkpointer, TrainingState, require_sa
 from sfctr.data import Source
 from sfctr.data.whole_directory import sync
 from sfctr.export import Deltas, Trained
+from sfctr.spec.dense_parts import DenseParts
 from sfctr.spec.errors import writing
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import render_run_file
@@ -24,17 +25,20 @@ from sfctr.store import Store
 from .assembly import loop_parts, scorer_of
 from .deltas import RunDeltas
 from .log import Log
+from .merging import texts_on_first
 from .parts import Parts
 from .progress import ProgressLine
+from .ranks import ALONE, DenseRanks, Ranks
 from .run import reading_options
-from .run_dir import DELTAS, METRICS_FILE, RUN_FILE
+from .run_dir import DELTAS, JOB, METRICS_FILE, RUN_FILE
 from .scoring import Labels, evaluate_source, features_with_texts
 from .state import State
 from .trainer import Trainer
 
 
 class Bench:
-    """is_object: the model was given as one. saver: of the run's checkpoints."""
+    """is_object: the model was given as one. saver: of the run's checkpoints. ranks: that train it together. job: the
+    launcher's, which they are of."""
 
     def __init__(
         self,
@@ -47,31 +51,48 @@ class Bench:
         *,
         is_object: bool,
         saver: Checkpointer,
+        ranks: Ranks = ALONE,
+        job: str = "",
     ) -> None:
+        self.job = job
         self.run, self.run_dir, self.source, self.held_out = run, run_dir, source, held_out
         self.store, self.module, self.is_object = store, module, is_object
-        self.saver, self.log = saver, Log(run_dir / METRICS_FILE)
+        self.saver, self.log, self.ranks = saver, Log(run_dir / METRICS_FILE), ranks
         self.labels = Labels.of(run.schema, run.train.loss_labels)
-        self.scorer = scorer_of(run, store, module)
+        self.exchange = ranks.exchange(store, run.parallel)
+        self.dense: DenseRanks | None = None
+        self.scorer = scorer_of(run, store, module, self.exchange)
 
     def trainer(self, progress: ProgressLine, found: Checkpoint | None = None, *, goes_on: bool = False) -> Trainer:
         """The loop; from then on the directory holds what is true of the run.
 
         found: has the model and its moments, and where the loop stopped, if it goes on from there.
         """
-        parts, start = self._parts(progress), None
-        require_savable(self.module, self.store, parts.optimizer)
         if found is not None:
             found.load_model(self.module)
-            found.load_optimizer(parts.optimizer, self.module, self.store)
+        self.dense = self.ranks.dense(self.module, self.store, self.run.parallel)
+        parts, start = self._parts(progress), None
+        require_savable(self.module, self.store, parts.optimizer, self.dense_parts)
+        if found is not None:
+            found.load_optimizer(parts.optimizer, self.module, self.store, self.dense_parts)
             if goes_on:
                 parts = replace(parts, restore_generators=found.restore_random_states)
                 start = State(found.trainer, found.trainer_tensors)
-        deltas = RunDeltas(self.run.export, Deltas(self.run_dir / DELTAS, self.store), self.trained)
+        deltas = RunDeltas(
+            self.run.export,
+            Deltas(self.run_dir / DELTAS, self.store, self.ranks.loop),
+            self.trained,
+            self.ranks.owns(self.store),
+        )
         parts = replace(parts, checkpoint=_Checkpoints(self, parts.optimizer), deltas=deltas)
         trainer = Trainer(parts, self.run.train, self.run.checkpoint, start)
         self._begin_files(start)
         return trainer
+
+    @property
+    def dense_parts(self) -> DenseParts | None:
+        """What this rank has of the dense part, where that is not all of it."""
+        return None if self.dense is None else self.dense.parts
 
     def _parts(self, progress: ProgressLine) -> Parts:
         return loop_parts(
@@ -82,8 +103,11 @@ class Bench:
             scorer=self.scorer,
             evaluate=None if self.held_out is None else partial(self.evaluate, self.held_out),
             save=self.save,
-            log=self.log.write,
+            log=self.log.write if self.ranks.is_first else lambda line: None,
             progress=progress,
+            ranks=self.ranks,
+            exchange=self.exchange,
+            dense=self.dense,
         )
 
     def evaluate(self, held_out: Source) -> dict[str, Any]:
@@ -96,6 +120,7 @@ class Bench:
             group_by=train.group_by,
             slices=train.slices,
             directory=str(self.run_dir),
+            peers=self.ranks.loop,
         )
 
     def save(self, name: str, facts: dict[str, Any]) -> None:
@@ -107,27 +132,34 @@ class Bench:
             model=self.module,
             facts={**facts, **self.facts()},
             strings=strings_of(self.source),
+            peers=self.ranks.loop,
+            parts=self.dense_parts,
         )
 
     def trained(self) -> Trained:
-        """What there is to export now."""
+        """What there is to export now; all ranks ask."""
+        texts = strings_of(self.source)
         return Trained(
             run=msgspec.structs.replace(self.run, data=reading_options(self.run.data)),
             store=self.store,
             model=self.module,
             labels=self.labels.names,
             log_odds_shift=self.source.log_odds_shift,
-            strings=strings_of(self.source),
+            strings=texts_on_first(self.ranks.loop, texts, list(texts)),
         )
 
     def facts(self) -> dict[str, Any]:
         return {"log_odds_shift": self.source.log_odds_shift, "model_is_object": self.is_object}
 
     def _begin_files(self, start: State | None) -> None:
+        if not self.ranks.is_first:
+            return
         if start is None:
             (self.run_dir / METRICS_FILE).unlink(missing_ok=True)
         else:
             self.log.restore(start.part("log"))
+        if self.ranks.size > 1:
+            (self.run_dir / JOB).write_text(self.job, encoding="utf-8")
         beside = self.run_dir / f"{RUN_FILE}.new"
         with writing(self.run_dir / RUN_FILE):
             with beside.open("w", encoding="utf-8") as file:
@@ -155,11 +187,12 @@ class _Checkpoints:
                 store=bench.store,
                 model=bench.module,
                 optimizer=self._optimizer,
-                trainer={**state.plain, "log": bench.log.state().plain},
+                trainer={**state.plain, "log": bench.log.state().plain if bench.ranks.is_first else {}},
                 tensors=state.tensors,
                 facts=bench.facts(),
                 best_step=None if best_step is None else steps_before + best_step,
                 strings=partial(strings_of, bench.source),
+                parts=bench.dense_parts,
             )
         )
 

@@ -1,4 +1,4 @@
-"""Checkpoints as files: those of a run's directory, for the loop."""
+"""Checkpoints as files: those of a run's directory, for the loop of each rank."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ from pathlib import Path
 
 from sfctr.checkpoint import Checkpoint, CheckpointDirectory, Checkpointer, open_checkpoint
 from sfctr.spec.errors import CheckpointError, writing
+from sfctr.spec.peers import ALONE, Peers
 from sfctr.spec.runfile import Checkpoints
+from sfctr.spec.together import Together
 from sfctr.store import Store
 from sfctr.telemetry import notice
 
 
-def newest_checkpoint(directory: Path) -> Checkpoint | None:
+def newest_checkpoint(directory: Path, peers: Peers = ALONE) -> Checkpoint | None:
     """The newest sound one; None where there is none at all. What is not sound is said, what was half done removed.
 
+    peers: all ranks, who ask together: rank 0 looks for it, and it is the same for all.
     Raises CheckpointError where there are some, and none is sound.
     """
+    with Together(peers, "checkpoint") as together:
+        path = _find_newest(directory) if together.is_first else None
+        name = together.hear_first(b"" if path is None else path.name.encode()).decode()
+        return open_checkpoint(directory / name, is_checked=True) if name else None
+
+
+def _find_newest(directory: Path) -> Path | None:
     checkpoints = CheckpointDirectory(directory)
     with writing(directory):
         checkpoints.recover()
@@ -26,13 +36,15 @@ def newest_checkpoint(directory: Path) -> Checkpoint | None:
         )
     for reason in found.skipped:
         notice(f"{reason}; an older checkpoint is used")
-    return None if found.path is None else open_checkpoint(found.path, is_checked=True)
+    return found.path
 
 
-def checkpointer(directory: Path, options: Checkpoints, store: Store, start: Checkpoint | None) -> Checkpointer:
-    """For a store that holds what was loaded from `start`, or began anew (None)."""
+def checkpointer(
+    directory: Path, options: Checkpoints, store: Store, start: Checkpoint | None, peers: Peers = ALONE
+) -> Checkpointer:
+    """For a store that holds what was loaded from `start`, or began anew (None). peers: all ranks, for it alone."""
     base = None
     if start is not None:
         base = start.directory
         store.mark_saved()
-    return Checkpointer(directory, store, keep=options.keep, full_every=options.full_every, base=base)
+    return Checkpointer(directory, store, keep=options.keep, full_every=options.full_every, base=base, peers=peers)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sfctr.export import Chain, Deltas, Trained
 from sfctr.spec.batch import U64
+from sfctr.spec.owned import Owns
 from sfctr.spec.runfile import Export
 from sfctr.store import Unsent
 from sfctr.telemetry import span
@@ -23,10 +24,12 @@ _FIELDS = ("keys", "beside", "gone")
 
 
 class RunDeltas:
-    """trained: what is exported, as it is now."""
+    """trained: what is exported, as it is now. owns: which keys are this rank's; None: all."""
 
-    def __init__(self, options: Export, deltas: Deltas, trained: Callable[[], Trained]) -> None:
-        self._every, self._deltas, self._trained = options.delta_every, deltas, trained
+    def __init__(
+        self, options: Export, deltas: Deltas, trained: Callable[[], Trained], owns: Owns | None = None
+    ) -> None:
+        self._every, self._deltas, self._trained, self._owns = options.delta_every, deltas, trained, owns
 
     def write_if_due(self, step: int) -> None:
         """Between two steps, the last of which is `step`."""
@@ -45,7 +48,7 @@ class RunDeltas:
         if self._every is None or chain is None:
             return State()
         unsent = self._deltas.unsent()
-        if not unsent:  # the next one is a base
+        if not unsent:  # the next one is a base; or this is not the first rank, which tells for all
             return State()
         tables = list(unsent)
         tensors = {
@@ -66,7 +69,7 @@ class RunDeltas:
             name: Unsent(**{field: _as_keys(state.tensors[f"{number}.{field}"]) for field in _FIELDS})
             for number, name in enumerate(state.plain["tables"])
         }
-        self._deltas.go_on(msgspec.convert(state.plain["chain"], Chain), unsent)
+        self._deltas.go_on(msgspec.convert(state.plain["chain"], Chain), unsent, self._owns)
 
 
 def _as_tensor(keys: U64) -> Tensor:

@@ -19,13 +19,18 @@ class Due:
         self.saved_at: int | None = None
         self._last = now()
 
-    def at(self, step: int) -> bool:
+    def at(self, step: int, *, is_late: bool | None = None) -> bool:
+        """is_late: by the minutes of whoever decides for all; None: by these."""
         if step == self.saved_at:
             return False
         by_steps = self._options.every_steps is not None and step % self._options.every_steps == 0
+        return by_steps or (self.is_late() if is_late is None else is_late)
+
+    def is_late(self) -> bool:
+        """Whether it is due by minutes."""
         minutes, now = self._options.every_minutes, self._now()
         self._last = min(self._last, now)
-        return by_steps or (minutes > 0 and now - self._last >= 60 * minutes)
+        return minutes > 0 and now - self._last >= 60 * minutes
 
     def saved(self, step: int) -> None:
         """A checkpoint of `step` is there, or being written."""

@@ -16,10 +16,12 @@ from torch import nn
 
 from sfctr.checkpoint import Checkpoint
 from sfctr.data import Source
+from sfctr.parallel.world import World
 from sfctr.spec.errors import ConfigError
 from sfctr.spec.runfile import Checkpoints, Export, Model, Preset, RunFile
 from sfctr.spec.schema import Schema
 from sfctr.spec.tables import Table, Tiers
+from sfctr.spec.together import Together
 from sfctr.store import Store
 from sfctr.telemetry import ChromeTrace, Recorder, notice
 
@@ -29,9 +31,10 @@ from .checkpoint_files import checkpointer
 from .options import check_validation, name_of, options_from_keywords, paths_of
 from .origin import Origin
 from .progress import ProgressLine
+from .ranks import Ranks
 from .resume import check_data, find_start
 from .run import Run, build_run_model, open_store
-from .run_dir import CHECKPOINTS, claimed, next_run_dir
+from .run_dir import CHECKPOINTS, began_here, claimed, next_run_dir
 from .stages import bound, stage_seconds
 from .trainer import Trainer
 
@@ -120,32 +123,77 @@ def train_run(
     restore: Path | None = None,
     allow: tuple[str, ...] = (),
 ) -> Run:
-    """Train what a run file says, in `run_dir`, and give back the run with its best model loaded.
+    """Train what a run file says, in `run_dir`, and give back the run with its best model loaded; see train_there."""
+    train_there(
+        run,
+        run_dir,
+        data=data,
+        valid=valid,
+        model=model,
+        quiet=quiet,
+        trace=trace,
+        resume=resume,
+        overwrite=overwrite,
+        restore=restore,
+        allow=allow,
+    )
+    return Run.load(run_dir, model=model)
 
+
+def train_there(
+    run: RunFile,
+    run_dir: Path,
+    *,
+    data: Any = None,
+    valid: Any = None,
+    model: nn.Module | None = None,
+    quiet: bool = False,
+    trace: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    restore: Path | None = None,
+    allow: tuple[str, ...] = (),
+    world: World | None = None,
+    again: bool = False,
+    job: str = "",
+) -> None:
+    """Train what a run file says, in `run_dir`.
+
+    world: the processes that train it together; each calls this, with the same arguments, and `run_dir` is on a file
+    system that all of them share. Signals that ask one of them to end have all end after the same step.
+    again: the same was begun before by the same `job` and failed; go on with what is there of it.
     data, valid: frames instead of run.data's files. model: a module instead of run.model. trace: a file for its spans.
     resume: go on from the newest checkpoint there; restore, allow: begin from another run's; see fit.
-    overwrite: replace the run that is there.
+    overwrite: replace the run that is there. With several ranks each writes a trace of its own (FILE.rank-1, ...).
     Raises ConfigError where `run_dir` holds a run already, and any SfctrError that the run causes; what was trained
     until then is kept as the last model, and as a checkpoint where it ended between two steps. Raises Terminated, a
     SystemExit, after SIGTERM.
     """
-    with claimed(run_dir, resume=resume, overwrite=overwrite), ExitStack() as stack:
+    with ExitStack() as stack:
+        ranks = Ranks.of(world)
+        with Together(ranks.loop, "begin") as together:
+            if together.is_first:
+                resume = resume or (again and began_here(run_dir, job))
+                stack.enter_context(claimed(run_dir, resume=resume, overwrite=overwrite and not resume))
+            resume = together.hear_first(bytes([resume])) == b"\1"
         origin = None if restore is None else Origin.open(restore, allow)
         run = run if origin is None else origin.settle(run)
-        run, start = find_start(run, run_dir, model) if resume else (settled(run, model), None)
+        run, start = find_start(run, run_dir, model, ranks.loop) if resume else (settled(run, model), None)
         module = (build_run_model(run) if model is None else model).to(run.train.device)
-        recorder = stack.enter_context(Recorder(_open_trace(stack, trace)))
-        source, held_out = open_sources(stack, run, run_dir, data, valid)
+        recorder = stack.enter_context(Recorder(_open_trace(stack, ranks.own_path(trace))))
+        source, held_out = open_sources(stack, run, run_dir, data, valid, ranks=ranks)
         check_validation(run, held_out is not None)
         run = msgspec.structs.replace(run, schema=source.schema)
         store = open_store(run, run_dir)
         stack.callback(store.close)
-        progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet)
+        progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet or not ranks.is_first)
         stack.callback(progress.close)
-        found = _begin(run, module, source, store, progress, start, origin)
-        saver = stack.enter_context(checkpointer(run_dir / CHECKPOINTS, run.checkpoint, store, start))
+        found = _begin(run, module, source, store, progress, start, origin, ranks)
+        saver = stack.enter_context(checkpointer(run_dir / CHECKPOINTS, run.checkpoint, store, start, ranks.saving))
         is_object = model is not None
-        bench = Bench(run, run_dir, source, held_out, store, module, is_object=is_object, saver=saver)
+        bench = Bench(
+            run, run_dir, source, held_out, store, module, is_object=is_object, saver=saver, ranks=ranks, job=job
+        )
         trainer = bench.trainer(progress, found, goes_on=start is not None)
         if trainer.has_ended and (run_dir / "last").exists():
             notice(f"{run_dir}: the run has ended, at step {trainer.step:,}, and nothing is left to train")
@@ -154,7 +202,6 @@ def train_run(
             sentence = bound(stage_seconds(recorder.seconds()), window=run.train.window)
             if sentence is not None:
                 progress.say(f"what bound the run: {sentence}")
-    return Run.load(run_dir, model=model)
 
 
 def _begin(
@@ -165,6 +212,7 @@ def _begin(
     progress: ProgressLine,
     start: Checkpoint | None,
     origin: Origin | None,
+    ranks: Ranks,
 ) -> Checkpoint | None:
     """Rows and texts as they were, as another run left them, or as pre-trained rows begin.
 
@@ -173,16 +221,16 @@ def _begin(
     if start is not None:
         loop = start.trainer["loop"]
         check_data(source, loop["num_rows"])
-        start.load_store(store)
+        start.load_store(store, ranks.owns(store), ranks.loop)
         source.restore_strings(start.strings())
         progress.start_from(loop["rows"])
         return start
     if origin is not None:
-        fitted = origin.fill(run, module, store, source)
+        fitted = origin.fill(run, module, store, source, ranks)
         for line in fitted.restore.lines() if fitted.restore is not None else ():
             progress.say(line)
         return fitted
-    load_pretrained(store, run, source)
+    load_pretrained(store, run, source, ranks.owns(store))
     return None
 
 

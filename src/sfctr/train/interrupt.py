@@ -16,16 +16,21 @@ from typing import Any, Self
 
 from sfctr.spec.errors import Terminated
 
-_RAISED: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+_Raised = type[KeyboardInterrupt] | type[Terminated]
+_RAISED: dict[int, _Raised] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+_CODES = {None: 0, KeyboardInterrupt: 1, Terminated: 2}
 
 
 class Interrupts:
     """Installed by `with`, for the signals that are not ignored. Does nothing outside the main thread, which alone gets
-    them."""
+    them.
 
-    def __init__(self) -> None:
-        self._depth = 0
-        self._waiting: type[BaseException] | None = None
+    deferred: what comes waits until raise_if() is told to raise it: ranks that train together end at the same step.
+    """
+
+    def __init__(self, *, deferred: bool = False) -> None:
+        self._depth = int(deferred)
+        self._waiting: _Raised | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -47,6 +52,17 @@ class Interrupts:
             self._waiting = self._waiting or _RAISED[number]
             return
         raise _RAISED[number]
+
+    @property
+    def asked(self) -> int:
+        """What waits: 0 for nothing, 1 for an interrupt, 2 for SIGTERM."""
+        return _CODES[self._waiting]
+
+    def raise_if(self, asked: int) -> None:
+        """Raise what was asked of this rank or another one, by its number."""
+        for kind, code in _CODES.items():
+            if kind is not None and code == asked:
+                raise kind
 
     @contextmanager
     def held(self) -> Iterator[None]:

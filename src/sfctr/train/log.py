@@ -15,17 +15,22 @@ the training rows since the line before, each scored before it was learnt.
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from sfctr.spec.batch import I64
 from sfctr.spec.errors import writing
+from sfctr.spec.peers import ALONE, Peers
 from sfctr.telemetry import notice
 
 from .auc import ScoreRuns
+from .merging import KIND, from_first, from_others, packed, unpacked
 from .metrics import F64
 from .state import State
 
@@ -71,7 +76,10 @@ _COLUMNS = ("scores", "labels", "weights")
 
 
 class Stretch:
-    """Mean loss, and AUC of the last rows, over the steps since the last line."""
+    """Mean loss, and AUC of the last rows, over the steps since the last line.
+
+    Where several ranks train, each has a Stretch of its own part of every step, and `line(peers)` is that of all.
+    """
 
     LAST_ROWS = 1 << 16
 
@@ -80,32 +88,69 @@ class Stretch:
         self._scores: list[tuple[F64, F64, F64]] = []
 
     def add(self, rows: int, loss: float, scores: F64, labels: F64, weights: F64) -> None:
-        """A step: its rows, its loss, and scores, labels and weights of its rows for one label."""
+        """A step: its rows, its loss, and scores, labels and weights of its rows for one label.
+
+        With several ranks: the rows of all, what this rank's add to the loss, and scores of this rank's rows alone.
+        """
         self._loss += loss * rows
         self._rows += rows
         self._scores.append((scores, labels, weights))
-        while sum(len(scores) for scores, _, _ in self._scores[1:]) >= self.LAST_ROWS:
-            del self._scores[0]
+        del self._scores[: _first_recent(self._lengths, self.LAST_ROWS)]
 
     def __bool__(self) -> bool:
         return self._rows > 0
 
     def state(self) -> State:
-        plain = {"loss": self._loss, "rows": self._rows, "steps": [len(scores) for scores, _, _ in self._scores]}
+        plain = {"loss": self._loss, "rows": self._rows, "steps": self._lengths}
         columns = [np.concatenate([np.empty(0), *(step[k] for step in self._scores)]) for k in range(3)]
         return State(plain, {name: torch.from_numpy(c) for name, c in zip(_COLUMNS, columns, strict=True)})
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, rank: int = 0) -> None:
+        """state: that of all ranks (see `of_all`). Its loss and scores go to the first rank."""
+        if rank:
+            self._rows = state.plain["rows"]
+            return
         self._loss, self._rows = state.plain["loss"], state.plain["rows"]
         bounds = np.cumsum(state.plain["steps"])[:-1]
         columns = [np.split(state.tensors[name].numpy(), bounds) for name in _COLUMNS]
         self._scores = list(zip(*columns, strict=True)) if state.plain["steps"] else []
 
-    def line(self) -> Line:
+    def of_all(self, peers: Peers) -> Stretch:
+        """On the first rank the stretch of all ranks' rows: what one process would have, but for the order in which
+        losses are added up. Elsewhere one that knows the number of rows alone."""
+        if peers.size == 1:
+            return self
+        told = [unpacked(each) for each in peers.gather(KIND, packed((self._loss, self._lengths)))]
+        steps = max(len(lengths) for _, lengths in told)
+        lengths = np.array([[0] * (steps - len(own)) + own for _, own in told], np.int64)  # [ranks, steps]
+        lengths = lengths[:, _first_recent(lengths.sum(0), self.LAST_ROWS) :]
+        recent = self._scores[-lengths.shape[1] :]
+        mine = np.concatenate([np.zeros((3, 0)), *(np.stack(step, dtype=np.float64) for step in recent)], axis=1)
+        others = from_others(peers, [mine.reshape(-1).view(np.uint8)] if mine.size else [])
+        columns = [mine, *(piece.view(np.float64).reshape(3, -1) for piece in others)]
+        whole = Stretch()
+        whole._rows = self._rows
+        if peers.rank == 0:
+            whole._loss = math.fsum(loss for loss, _ in told)
+            whole._scores = _joined_steps([c for c in columns if c.size], lengths)
+        return whole
+
+    @property
+    def _lengths(self) -> list[int]:
+        return [len(scores) for scores, _, _ in self._scores]
+
+    def line(self, peers: Peers = ALONE) -> Line:
+        """What is logged, the same on all ranks."""
+        line: Line = from_first(peers, self.of_all(peers)._line)
+        return line
+
+    def _line(self) -> Line:
         auc = self._auc()
         return {"loss": self._loss / self._rows, **({} if auc is None else {"auc": auc})}
 
     def _auc(self) -> float | None:
+        if not self._scores:
+            return None
         scores, labels, weights = (np.concatenate(parts) for parts in zip(*self._scores, strict=True))
         if ((labels != 0) & (labels != 1)).any():
             return None
@@ -113,3 +158,17 @@ class Stretch:
             runs.add(scores, labels, weights)
             found = next(runs.areas(), None)
         return None if found is None or np.isnan(found.auc[0]) else float(found.auc[0])
+
+
+def _first_recent(lengths: Sequence[int] | I64, rows: int) -> int:
+    """The latest step from which on there are at least `rows` rows; the first where there are fewer."""
+    from_here = np.cumsum(np.asarray(lengths, np.int64)[::-1])[::-1]
+    return max(0, int((from_here >= rows).sum()) - 1)
+
+
+def _joined_steps(columns: Sequence[F64], lengths: I64) -> list[tuple[F64, F64, F64]]:
+    """Step by step the rows of all ranks. columns: [3, rows] of each rank that has any; lengths: [ranks, steps]."""
+    with_rows = lengths[lengths.sum(1) > 0]
+    parts = [np.split(c, np.cumsum(of_rank)[:-1], axis=1) for c, of_rank in zip(columns, with_rows, strict=True)]
+    steps = [np.concatenate(of_step, axis=1) for of_step in zip(*parts, strict=True)]
+    return [(scores, labels, weights) for scores, labels, weights in steps]

@@ -18,9 +18,11 @@ import numpy.typing as npt
 
 from sfctr.spec.batch import KEEP_NULL
 from sfctr.spec.errors import ModelError
+from sfctr.spec.peers import Bytes, Peers
 
 from .auc import MEMORY, ScoreRuns
 from .exact import ExactSum
+from .merging import packed, to_first, unpacked
 from .state import State
 
 F64 = npt.NDArray[np.float64]
@@ -112,6 +114,25 @@ class LabelMetrics:
             total.merge(theirs)
         for column, scores in self._scores.items():
             scores.merge(other._scores[column])
+
+    def move_to_first(self, peers: Peers) -> None:
+        """Give all rows to the metrics of the first rank: its result is that of all, and the others have none left."""
+        own = packed((self._rows, self._soft, [total.state() for total in self._sums]))
+        to_first(peers, [own], self._take_sums)
+        for scores in self._scores.values():
+            scores.move_to_first(peers)
+        if peers.rank:
+            self._rows, self._soft = 0, False
+            self._weight, self._label, self._predicted, self._loss = (ExactSum() for _ in range(4))
+
+    def _take_sums(self, piece: Bytes) -> None:
+        rows, soft, sums = unpacked(piece)
+        self._rows += rows
+        self._soft |= soft
+        for total, state in zip(self._sums, sums, strict=True):
+            theirs = ExactSum()
+            theirs.restore(state)
+            total.merge(theirs)
 
     @property
     def _sums(self) -> tuple[ExactSum, ...]:
@@ -274,6 +295,11 @@ class Metrics:
     def merge(self, other: Metrics) -> None:
         for name, metrics in self._labels.items():
             metrics.merge(other._labels[name])
+
+    def move_to_first(self, peers: Peers) -> None:
+        """Give all rows to the metrics of the first rank: its result is that of all, and the others have none left."""
+        for metrics in self._labels.values():
+            metrics.move_to_first(peers)
 
     def state(self) -> State:
         return State.joined({str(number): metrics.state() for number, metrics in enumerate(self._labels.values())})

@@ -18,6 +18,7 @@ from sfctr.spec.runfile import RunFile
 from sfctr.store import Store
 
 from .assembly import load_pretrained
+from .ranks import ALONE, Ranks
 from .resume import with_decided_features
 
 
@@ -37,16 +38,17 @@ class Origin:
         """With features read as the model has learnt them."""
         return with_decided_features(run, self.checkpoint.run)
 
-    def fill(self, run: RunFile, model: nn.Module, store: Store, source: Source) -> Checkpoint:
+    def fill(self, run: RunFile, model: nn.Module, store: Store, source: Source, ranks: Ranks = ALONE) -> Checkpoint:
         """Load rows and texts that fit; those that do not and begin from a file are read from there. Gives what the
         rest can be loaded from. Raises CheckpointError for a difference that is not allowed."""
+        owns = ranks.owns(store)
         fitted = self.checkpoint.fitted(run, model, store, allow=self.allow)
         assert fitted.restore is not None
-        fitted.load_store(store)
+        fitted.load_store(store, owns, ranks.loop)
         tables, texts = fitted.restore.tables, fitted.strings()
         source.restore_strings({name: texts[old] for name, old in tables.items() if old in texts})
         dense = (name.removeprefix("table.") for name in fitted.restore.parameters if name.startswith("table."))
         taken = {*tables, *(name.rpartition(".")[0] for name in dense)}
         fresh = tuple(table for table in run.tables if table.name not in taken)
-        load_pretrained(store, msgspec.structs.replace(run, tables=fresh), source)
+        load_pretrained(store, msgspec.structs.replace(run, tables=fresh), source, owns)
         return fitted

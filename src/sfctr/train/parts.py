@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from sfctr.spec.batch import Batch
+from sfctr.spec.batch import I64, Batch
+from sfctr.spec.exchange import F64, Whole
+from sfctr.spec.peers import ALONE, Peers
 
 from .log import Line
 from .progress import ProgressLine
@@ -22,7 +25,10 @@ class Part(Protocol):
 
     size: int
     batch: Batch
+    whole_size: int
 
+    @property
+    def places(self) -> I64: ...
     def features(self) -> dict[str, Tensor]: ...
     @property
     def labels(self) -> Tensor: ...
@@ -35,7 +41,10 @@ class Part(Protocol):
 class Step(Part, Protocol):
     """What learning asks of a lookahead.Ready."""
 
+    @property
+    def whole(self) -> Whole | None: ...
     def micro_batches(self, count: int) -> Iterator[Part]: ...
+    def merge(self, dense: Dense | None, extras: F64 | None) -> F64: ...
     def step(
         self,
         optimizer: torch.optim.Optimizer | None,
@@ -46,6 +55,27 @@ class Step(Part, Protocol):
     ) -> float | None: ...
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: Any) -> None: ...
+
+
+class Dense(Protocol):
+    """What the loop asks of whoever has the dense part on all ranks; parallel.DenseParallel, where there are several.
+
+    needs_every_rank: whether a rank without rows must call the model all the same.
+    """
+
+    needs_every_rank: bool
+
+    def rows(self, part: Part) -> AbstractContextManager[None]:
+        """The model's forward and backward for these rows are inside."""
+        ...
+
+    def sum_gradients(self, extras: F64) -> F64:
+        """Sum the gradients of the dense part over all ranks. extras: float64 [n]; returns every rank's, [P, n]."""
+        ...
+
+    def square_norm(self) -> float:
+        """Of all gradients of the dense part, once they are summed."""
+        ...
 
 
 class Checkpointing(Protocol):
@@ -71,7 +101,8 @@ class Parts:
     lookahead: batches to steps whose rows are in place. scorer: for progressive validation.
     evaluate: metrics of the validation part, or None without one. save: keeps the model under a name, with its facts.
     checkpoint: keeps the loop's state, with the rows, or None without checkpoints.
-    deltas: writes them, or None without any.
+    deltas: writes them, or None without any. peers: the ranks that train together, for the loop's thread; dense: what
+        has the dense part on all of them, or None where there is one rank.
     restore_generators: has the generators of random numbers go on from where the run that is to go on had left them.
     log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
         such options, counts of keys; see Store.membership.
@@ -92,3 +123,5 @@ class Parts:
     restore_generators: Callable[[], None] = lambda: None
     checkpoint: Checkpointing | None = None
     deltas: Following | None = None
+    peers: Peers = ALONE
+    dense: Dense | None = None

@@ -13,6 +13,7 @@ from torch import nn
 from sfctr.checkpoint import Checkpoint
 from sfctr.data import Source
 from sfctr.spec.errors import ConfigError, DataError
+from sfctr.spec.peers import ALONE, Peers
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import decode_run_file
 from sfctr.spec.schema import Cross, Dense, Feature
@@ -25,21 +26,25 @@ from .run_dir import CHECKPOINTS, RUN_FILE
 
 MAY_CHANGE = (
     *("tiers", "checkpoint", "export"),
+    *("parallel.sync", "parallel.dense", "parallel.tensor", "parallel.shares", "parallel.timeout_s"),
     *("data.memory", "data.threads"),
     *("train.epochs", "train.max_steps", "train.threads", "train.window"),
 )
-"""Options that a run may go on with others of: they decide how long it takes, and no number of a step."""
+"""Options that a run may go on with others of, and the placement of tables: they decide how long it takes, no number
+of a step."""
 _LENGTHS = ("train.epochs", "train.max_steps")
 """Which do decide numbers where the learning rates fall until the end of the run."""
 
 
-def find_start(run: RunFile, run_dir: Path, model: nn.Module | None) -> tuple[RunFile, Checkpoint | None]:
+def find_start(
+    run: RunFile, run_dir: Path, model: nn.Module | None, peers: Peers = ALONE
+) -> tuple[RunFile, Checkpoint | None]:
     """The run in `run_dir`, settled as it was when it began and with what may change as `run` has it; and its newest
     checkpoint, or None, said aloud, where it begins anew.
 
     Raises ConfigError for an option that may not change, CheckpointError where no checkpoint is sound.
     """
-    found = newest_checkpoint(run_dir / CHECKPOINTS)
+    found = newest_checkpoint(run_dir / CHECKPOINTS, peers)
     file = run_dir / RUN_FILE
     if found is not None:
         notice(f"{run_dir}: going on from step {found.trainer['loop']['step']:,}")
@@ -90,6 +95,8 @@ def _may_change(path: str, saved: RunFile) -> bool:
     schedule = saved.train.schedule
     if path in _LENGTHS and schedule.decay in ("linear", "cosine") and not schedule.decay_steps:
         return False  # the decay ends with the run
+    if path.startswith("tables.") and path.endswith(".placement"):
+        return True
     return any(path == option or path.startswith(f"{option}.") for option in MAY_CHANGE)
 
 

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from torch import nn
 
@@ -30,6 +29,7 @@ from sfctr.export import Trained, export_model
 from sfctr.export.scores import score_schema, score_table
 from sfctr.lookahead import ReadView
 from sfctr.models.registry import build_model
+from sfctr.parallel.world import World
 from sfctr.spec.errors import CheckpointError, ConfigError
 from sfctr.spec.inputs import inputs_of
 from sfctr.spec.runfile import Data, RunFile
@@ -40,8 +40,10 @@ from .log import Line, read_log
 from .metrics import sigmoid
 from .numerics import autocast, device_of_saved, numerics
 from .options import paths_of
+from .predictions import predicted
+from .ranks import ALONE, Ranks
 from .run_dir import METRICS_FILE
-from .scoring import Labels, Scorer, evaluate_source, scored
+from .scoring import Labels, Scorer, evaluate_source
 
 
 class Run:
@@ -51,23 +53,32 @@ class Run:
     store: the rows. facts: what is known of the model (step, epoch, rows, the evaluation it had, ...).
     """
 
-    def __init__(self, directory: Path, saved: SavedModel, store: Store, model: nn.Module) -> None:
+    def __init__(
+        self, directory: Path, saved: SavedModel, store: Store, model: nn.Module, ranks: Ranks = ALONE
+    ) -> None:
         self.dir = directory
         self.run: RunFile = saved.run
         self.schema: Schema = saved.run.schema
         self.facts = saved.facts
         self.store, self.model = store, model
         self._labels = Labels.of(self.schema, self.run.train.loss_labels)
-        self._saved = saved
+        self._saved, self._ranks = saved, ranks
+        self._exchange = ranks.exchange(store, saved.run.parallel)
         self._closed = False
 
     @classmethod
     def load(
-        cls, run_dir: str | Path, which: Literal["best", "last"] = "best", *, model: nn.Module | None = None
+        cls,
+        run_dir: str | Path,
+        which: Literal["best", "last"] = "best",
+        *,
+        model: nn.Module | None = None,
+        world: World | None = None,
     ) -> Run:
         """The model of a run that was trained. Without a best one (no validation data) "best" is the last.
 
-        model: a module like the one that was trained, for a run whose model was given as an object.
+        model: a module like the one that was trained, for a run whose model was given as an object. world: processes
+        that hold its rows between them; each calls this, and evaluate() and predict() are called by all of them.
         Raises CheckpointError where there is none, or its files are damaged.
         """
         directory = Path(run_dir)
@@ -78,12 +89,13 @@ class Run:
                 f"{directory}: this run's model was given as an object of {run.model.name}; give one like it, as"
                 " Run.load(run_dir, model=...)"
             )
+        ranks = Ranks.of(world)
         store = open_trained(run, directory)
         try:
-            saved.load_rows(store)
+            saved.load_rows(store, ranks.owns(store))
             module = build_run_model(run) if model is None else model
             saved.load_model(module)
-            return cls(directory, saved, store, module.to(store.device).eval())
+            return cls(directory, saved, store, module.to(store.device).eval(), ranks)
         except BaseException:
             store.close()
             raise
@@ -109,7 +121,14 @@ class Run:
         train = self.run.train
         with (
             self._numerics(),
-            open_source(data, self.schema, batch_size=train.batch_size, options=self._reading, shuffle=False) as source,
+            open_source(
+                data,
+                self.schema,
+                batch_size=train.batch_size,
+                options=self._reading,
+                shuffle=False,
+                part=self._ranks.part,
+            ) as source,
         ):
             return evaluate_source(
                 source,
@@ -118,14 +137,15 @@ class Run:
                 shift=self._shift,
                 group_by=train.group_by,
                 slices=train.slices,
+                peers=self._ranks.loop,
             )
 
     def predict(self, data: Any, out: str | Path | None = None) -> pa.Table | None:
         """A probability for every row, in the data's order; no label is needed, and `serve_as` applies.
 
         Gives a table of `row` (int64, from 0) and `score` (float64; score_<label> for several labels); or, with `out`,
-        writes it to that Parquet file in bounded memory. Raises ConfigError where `out` is no local file or is one of
-        those that are read.
+        writes it to that Parquet file in bounded memory. Of several processes the first has, or writes, all rows, and
+        the others none. Raises ConfigError where `out` is no local file or is one of those that are read.
         """
         self._must_be_open()
         if out is not None:
@@ -140,8 +160,12 @@ class Run:
                 shuffle=False,
                 labels="none",
                 serving=True,
+                part=self._ranks.part,
             ) as source,
         ):
+            if not self._ranks.is_first:
+                self._score(source, lambda table: None)
+                return None
             if out is None:
                 parts: list[pa.Table] = []
                 self._score(source, parts.append)
@@ -157,6 +181,8 @@ class Run:
         model, ConfigError and CapacityError where the directory cannot be written.
         """
         self._must_be_open()
+        if self._ranks.size > 1:
+            raise ConfigError("a run that several processes hold is not exported by them; load it in one process")
         run = msgspec.structs.replace(self.run, data=self._reading)
         trained = Trained(
             run=run,
@@ -183,11 +209,11 @@ class Run:
         return f"Run({str(self.dir)!r}, model={self.run.model.name!r}, step={self.facts.get('step')})"
 
     def _score(self, source: Any, take: Callable[[pa.Table], None]) -> None:
-        for batch, logits in scored(source, self._scorer(), self._shift):
-            take(score_table(self._labels.names, batch.rows.astype(np.int64, copy=False), sigmoid(logits)))
+        for rows, logits in predicted(source, self._scorer(), self._shift, peers=self._ranks.loop):
+            take(score_table(self._labels.names, rows, sigmoid(logits)))
 
     def _scorer(self) -> Scorer:
-        view = ReadView(self.store, self.schema)
+        view = ReadView(self.store, self.schema, self._exchange)
         return Scorer(
             self.model, view, len(self._labels.names), lambda: autocast(self.run.train, str(self.store.device))
         )

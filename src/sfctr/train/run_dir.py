@@ -5,6 +5,7 @@ metrics.jsonl   see log.py
 best/ last/     saved models
 checkpoints/    see docs/format/checkpoint.md
 deltas/         see docs/format/deltas.md
+job             of a run that several processes train: the launcher's job that began it
 lock            the number of the process that trains here; locked as long as it lives, whatever its content
 """
 
@@ -25,7 +26,8 @@ from sfctr.telemetry import notice
 RUN_FILE, METRICS_FILE, CHECKPOINTS, DELTAS = "run.toml", "metrics.jsonl", "checkpoints", "deltas"
 _MODELS = tuple(f"{name}{end}" for name in ("best", "last") for end in ("", ".old", ".new"))
 """Saved models, and what a save that was killed leaves of them."""
-_OWNED = (RUN_FILE, METRICS_FILE, *_MODELS, CHECKPOINTS, DELTAS)
+JOB = "job"
+_OWNED = (RUN_FILE, JOB, METRICS_FILE, *_MODELS, CHECKPOINTS, DELTAS)
 _LOCK = "lock"
 
 
@@ -56,6 +58,11 @@ def _make(run_dir: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     for path in made:
         sync(path.parent)
+
+
+def began_here(run_dir: Path, job: str) -> bool:
+    """Whether the run that is in the directory was begun by this job."""
+    return (run_dir / JOB).exists() and (run_dir / JOB).read_text(encoding="utf-8") == job
 
 
 def next_run_dir(name: str, parent: Path = Path("runs")) -> Path:
@@ -101,7 +108,7 @@ def _remove_what_failed(run_dir: Path) -> None:
     with suppress(OSError):  # not empty, or not there
         (run_dir / CHECKPOINTS).rmdir()
     if not _holds(run_dir, (*_MODELS, CHECKPOINTS)):
-        for name in (RUN_FILE, METRICS_FILE):
+        for name in (RUN_FILE, JOB, METRICS_FILE):
             (run_dir / name).unlink(missing_ok=True)
 
 

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from sfctr.spec.batch import Batch
 from sfctr.spec.errors import ConfigError, nearest
+from sfctr.spec.peers import ALONE, Peers
 from sfctr.spec.schema import Bag, Categorical, Schema
 from sfctr.spec.schema import Sequence as SequenceFeature
 
 from .loss import as_logits
+from .merging import from_first, summed_counts, texts_on_first
 from .metrics import F64, Metrics
 
 
@@ -96,7 +98,10 @@ class Rows(Protocol):
 
 
 def scored(source: Rows, scorer: Scorer, shift: float) -> Generator[tuple[Batch, F64], None, None]:
-    """Each batch with its logits [B, K], `shift` (a correction of log-odds) added."""
+    """Each batch with its logits [B, K], `shift` (a correction of log-odds) added.
+
+    A batch without rows is scored too: where rows come from other ranks, all of them score equally often.
+    """
     with closing(source.batches()) as batches, scorer.scoring():
         for batch in batches:
             yield batch, scorer.logits(batch) + shift
@@ -116,18 +121,22 @@ def evaluate_source(
     group_by: str | None = None,
     slices: Sequence[str] = (),
     directory: str | None = None,
+    peers: Peers = ALONE,
 ) -> dict[str, Any]:
     """Metrics of a labelled source (see metrics.Metrics), and under "unseen" each keyed feature's share of unseen keys.
 
-    directory: where large states spill.
+    directory: where large states spill. peers: the ranks, each of which has a part of the rows in its source; all are
+    given the metrics of all rows.
     """
     scorer.view.reset()
     with Metrics(labels.names, group_by=group_by, slices=slices, directory=directory) as metrics:
         with closing(scored(source, scorer, shift)) as scores:
             for batch, logits in scores:
                 add_batch(metrics, batch, logits, labels)
-        texts = texts_by_column(source)
-        return {**metrics.result(texts), "unseen": unseen_rates(scorer.view.unseen)}
+        metrics.move_to_first(peers)
+        unseen = unseen_rates(summed_counts(peers, scorer.view.unseen))
+        texts = texts_on_first(peers, texts_by_column(source), slices)
+        return {**from_first(peers, lambda: metrics.result(texts)), "unseen": unseen}
 
 
 def texts_by_column(source: Rows) -> dict[str, Mapping[int, str]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from inspect import GEN_RUNNING, getgeneratorstate
 from time import monotonic
 from typing import Any
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from sfctr.spec.errors import DataError, ModelError, SfctrError
+from sfctr.spec.exchange import F64
 from sfctr.spec.runfile import Checkpoints, Train
 from sfctr.telemetry import current, notice, span
 
@@ -31,10 +32,12 @@ from .generators import generators_kept
 from .interrupt import Interrupts
 from .log import Line, Stretch
 from .loss import as_logits, row_weights, weighted_bce
+from .merging import from_first
 from .metrics import Metrics
 from .numerics import autocast, numerics, seed_step
 from .optim import set_lr
-from .parts import Parts, Step
+from .parts import Part, Parts, Step
+from .said import Said
 from .schedule import PlateauFactor, decay_steps, schedule_factor, steps_of_run
 from .scoring import add_batch
 from .stages import Stages
@@ -75,6 +78,7 @@ class Trainer:
         self._last_auc: float | None = None
         self._facts: dict[str, Any] = {}
         self._seconds, self._is_whole, self._is_updating = 0.0, True, False
+        self._agreed = Said(0.0)
         self._saved: tuple[int, int] | None = None
         """Step of the newest checkpoint, and of the last evaluation in it."""
         if start is not None:
@@ -89,7 +93,7 @@ class Trainer:
             numerics(
                 torch_threads=options.torch_threads, flush_denormals=options.flush_denormals, device=options.device
             ),
-            Interrupts() as self.interrupts,
+            Interrupts(deferred=self.parts.peers.size > 1) as self.interrupts,
         ):
             self._began = monotonic() - self._seconds
             self._due = Due(self.checkpoints)
@@ -126,8 +130,9 @@ class Trainer:
                         self.learn(ready)
                     self.evaluate_if_due()
                     self.delta_if_due()
-                    if self._due.at(self.step):
+                    if self._due.at(self.step, is_late=self._agreed.is_late):
                         self.checkpoint()
+                    self.interrupts.raise_if(self._agreed.stop)
                     if self.finished:
                         break
             if self.options.evaluate_every is None or self.finished or epoch == self.options.epochs:
@@ -175,16 +180,21 @@ class Trainer:
         options = self.options
         seed_step(options.seed, self.step, options.device)
         with self.all_or_nothing():
-            loss = self.backward(ready)
+            share, scores = self.backward(ready)
+            own = Said(share, self.interrupts.asked, self._due.is_late())
+            self._agreed = own.agreed(ready.merge(self.parts.dense, own.numbers()))
+            loss = self._agreed.loss
             self._require_finite(loss)
             set_lr(self.parts.optimizer, options.optimizer.lr * self.lr_factor)
             self._is_updating = True
             ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor, check=True)
             self._is_updating = False
+        size = ready.batch.whole_size
+        self.stretch.add(size, share, *scores)
         self.step += 1
-        self.rows += ready.size
-        self.epoch_rows += ready.size
-        self.parts.progress.advance(ready.size, loss, self._last_auc)
+        self.rows += size
+        self.epoch_rows += size
+        self.parts.progress.advance(size, loss, self._last_auc)
         if self.step % LOG_EVERY == 0:
             self.log_stretch()
 
@@ -203,25 +213,39 @@ class Trainer:
                     buffer.copy_(value)
             raise
 
-    def backward(self, ready: Step) -> float:
-        """Loss of the batch, its gradients added to parameters and rows, in as many parts as asked for."""
+    def backward(self, ready: Step) -> tuple[float, tuple[F64, F64, F64]]:
+        """This rank's share of the batch's loss, and scores, labels and weights of its rows for the first label; the
+        loss's gradients are added to parameters and rows, in as many parts as asked for."""
         weights = row_weights(self._columns(ready.label_mask), ready.weight)
-        totals, loss = weights.sum(0), 0.0
+        totals, loss = self._totals(ready, weights), 0.0
         first: list[Tensor] = []
         for part in [ready] if self.options.accumulate == 1 else ready.micro_batches(self.options.accumulate):
-            with autocast(self.options, self.options.device):
-                features = part.features()
-                with span("forward", step=self.step + 1):
-                    output = self.model(features)
-            logits = as_logits(output, part.size, len(self.columns), type(self.model).__name__)
-            own = row_weights(self._columns(part.label_mask), part.weight)
-            part_loss = weighted_bce(logits, self._columns(part.labels), own, totals)
-            with span("backward", step=self.step + 1):
-                part_loss.backward()  # type: ignore[no-untyped-call]
-                loss += float(part_loss.detach())  # waits for an accelerator, if there is one
+            if part.size == 0 and not (self.parts.dense is not None and self.parts.dense.needs_every_rank):
+                continue
+            with self.over_ranks(part):
+                with autocast(self.options, self.options.device):
+                    features = part.features()
+                    with span("forward", step=self.step + 1):
+                        output = self.model(features)
+                logits = as_logits(output, part.size, len(self.columns), type(self.model).__name__)
+                own = row_weights(self._columns(part.label_mask), part.weight)
+                part_loss = weighted_bce(logits, self._columns(part.labels), own, totals)
+                with span("backward", step=self.step + 1):
+                    part_loss.backward()  # type: ignore[no-untyped-call]
+                    loss += float(part_loss.detach())  # waits for an accelerator, if there is one
             first.append(logits.detach()[:, 0])
-        self._note(ready, loss, torch.cat(first), weights[:, 0])
-        return loss
+        return loss, self._scores(ready, torch.cat([weights[:0, 0], *first]), weights[:, 0])
+
+    def over_ranks(self, part: Part) -> AbstractContextManager[None]:
+        """The model's forward and backward for these rows are inside."""
+        return nullcontext() if self.parts.dense is None else self.parts.dense.rows(part)
+
+    def _totals(self, ready: Step, weights: Tensor) -> Tensor:
+        """[K]: sum of the weights [B, K] of the whole batch."""
+        whole = ready.whole
+        if whole is None:
+            return weights.sum(0)
+        return torch.from_numpy(whole.weights[self.columns].astype(np.float32)).to(weights.device)
 
     def evaluate_if_due(self) -> None:
         every = self.options.evaluate_every
@@ -244,7 +268,8 @@ class Trainer:
         self.log_stretch()
         line: Line = {"kind": "valid", **self._position()}
         if self.progressive is not None:
-            line["progressive"] = self.progressive.result()
+            self.progressive.move_to_first(self.parts.peers)
+            line["progressive"] = from_first(self.parts.peers, self.progressive.result)
             self.progressive.close()
             self.progressive = Metrics(self.parts.labels.names)
         if found is not None:
@@ -311,7 +336,10 @@ class Trainer:
                 notice(f"the last model could not be kept at step {self.step:,}: {_words(error)}")
 
     def state(self) -> State:
-        """All that the loop needs to go on, beside rows, model, optimizer and generators. Between two steps."""
+        """All that the loop needs to go on, beside rows, model, optimizer and generators. Between two steps.
+
+        With several ranks all ask at once, and that of the first is of all of them.
+        """
         own = {
             **self._position(),
             "epochs_done": self.epochs_done,
@@ -326,10 +354,12 @@ class Trainer:
         parts = {
             "loop": State(own),
             "stages": self.stages.state(),
+            "stretch": self.stretch.of_all(self.parts.peers).state(),
             **({} if self.parts.deltas is None else {"deltas": self.parts.deltas.state()}),
-            **{name: part.state() for name, part in self._stateful().items()},
         }
-        return State.joined(parts)
+        if self.progressive is not None:
+            self.progressive.move_to_first(self.parts.peers)
+        return State.joined(parts | {name: part.state() for name, part in self._stateful().items()})
 
     def _restore(self, start: State) -> None:
         own = start.plain["loop"]
@@ -338,15 +368,13 @@ class Trainer:
         self._evaluated_at, self._best_step, self._last_auc = own["evaluated_at"], own["best_step"], own["last_auc"]
         self._facts, self._seconds = dict(own["facts"]), own["seconds"]
         self._saved = self.step, self._evaluated_at
+        self.stretch.restore(start.part("stretch"), self.parts.peers.rank)
         for name, part in self._stateful().items():
-            part.restore(start.part(name))
+            if name != "progressive" or self.parts.peers.rank == 0:  # the first rank has what all had scored
+                part.restore(start.part(name))
 
-    def _stateful(self) -> dict[str, Watch | PlateauFactor | Stretch | Metrics]:
-        parts: dict[str, Watch | PlateauFactor | Stretch | Metrics] = {
-            "watch": self.watch,
-            "plateau": self.plateau,
-            "stretch": self.stretch,
-        }
+    def _stateful(self) -> dict[str, Watch | PlateauFactor | Metrics]:
+        parts: dict[str, Watch | PlateauFactor | Metrics] = {"watch": self.watch, "plateau": self.plateau}
         return parts if self.progressive is None else {**parts, "progressive": self.progressive}
 
     @property
@@ -355,17 +383,17 @@ class Trainer:
 
     def log_stretch(self) -> None:
         if self.stretch:
-            line = self.stretch.line()
+            line = self.stretch.line(self.parts.peers)
             self._last_auc = line.get("auc")
             keys = self.parts.membership()
             line |= {"membership": keys} if keys else {}
             self.parts.log({"kind": "train", **self._position(), **line, **self._pace(), **self.stages.line()})
             self.stretch = Stretch()
 
-    def _note(self, ready: Step, loss: float, logits: Tensor, weights: Tensor) -> None:
+    def _scores(self, ready: Step, logits: Tensor, weights: Tensor) -> tuple[F64, F64, F64]:
         labels = ready.batch.labels[:, self.columns[0]].astype(np.float64)
         scores, row_weight = (t.cpu().numpy().astype(np.float64) for t in (logits, weights))
-        self.stretch.add(ready.size, loss, scores, labels, row_weight)
+        return scores, labels, row_weight
 
     def _columns(self, values: Tensor) -> Tensor:
         """[B] or [B, labels of the schema], as [B, K]."""

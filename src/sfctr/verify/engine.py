@@ -8,43 +8,24 @@ place. Where something differs, the steps are taken again, fewer each time, unti
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sfctr.spec.errors import CapacityError, ConfigError
 from sfctr.spec.runfile import RunFile
 
-from .compare import DRIFTS, Rule, SameBits, WithinDrift, first_step_at_odds
+from .compare import Rule, SameBits, WithinDrift, first_step_at_odds
 from .difference import Difference, any_difference, last_difference
+from .finding import Finding, drifts
 from .outcome import Outcome
+from .process_judge import ProcessJudge, Train
+from .processes import train_in_processes
+from .steps import DRAWS, EachStep, without_reference
 from .variants import Footprint, Variant, loop_variants, plain, tier_variants, with_train
 from .workbench import Makers, Workbench
 
 STEPS = 20
-DRAWS = (1, 2, 3)
-"""Nudges of which the largest drift counts: with one alone, more is left to chance."""
-
 Pair = tuple[Outcome, Outcome, Rule]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """What became of one form of the run: how much was compared, how, and the first difference if there is one.
-
-    remedy: what to do about a difference that is none of sfctr's.
-    """
-
-    variant: str
-    steps: int
-    predictions: int
-    rows: int
-    result: str
-    difference: Difference | None = None
-    remedy: str = ""
-
-    @property
-    def holds(self) -> bool:
-        return self.difference is None
 
 
 def verify_run(
@@ -54,18 +35,26 @@ def verify_run(
     quick: bool = False,
     data: Any = None,
     valid: Any = None,
+    processes: int = 1,
     makers: Makers = Makers(),  # noqa: B008  frozen
+    ranks: Train = train_in_processes,
     begins: Callable[[str], None] = lambda variant: None,
 ) -> Generator[Finding, None, None]:
     """A finding for each form of the run, as it is made; `begins` is told of each form beforehand.
 
     steps: how many to train; fewer where the run is shorter. quick: only the most telling forms. data, valid: frames
-    instead of run.data's files. Raises what training raises.
+    instead of run.data's files. processes: above 1, the run is also trained on so many processes of this machine, by
+    `ranks`, and compared within the tolerance that rounding needs. Raises what training raises.
     """
     if steps < 1:
         raise ConfigError(f"--steps is {steps} and must be at least 1")
+    if processes > 1 and not (data is None and valid is None):
+        raise ConfigError("several processes read files, and cannot be given frames")
     with Workbench(run, makers, data=data, valid=valid) as bench:
-        yield from _Judge(bench, steps, begins).findings(quick=quick, has_tiers=makers.has_tiers)
+        judge = _Judge(bench, steps, begins)
+        yield from judge.findings(quick=quick, has_tiers=makers.has_tiers)
+        if processes > 1:
+            yield from ProcessJudge(bench, judge.plain, processes, ranks, begins).findings()
 
 
 class _Judge:
@@ -93,8 +82,8 @@ class _Judge:
         again = self.bench.train(self.form, self.steps)
         found = any_difference(again, self.plain, SameBits(), self.bench.run)
         if found is None:
-            return self._finding("plain, again", again, "same bits")
-        return self._finding("plain, again", again, "not repeatable", found, self._why())
+            return Finding.of("plain, again", again, "same bits")
+        return Finding.of("plain, again", again, "not repeatable", found, self._why())
 
     def _why(self) -> str:
         """The likely cause of numbers that do not come again, and what to do."""
@@ -123,12 +112,12 @@ class _Judge:
             return self._not_run(variant.name, error)
         step = first_step_at_odds(found, self.plain, rule)
         if step is None:
-            return self._finding(variant.name, found, "same bits")
+            return Finding.of(variant.name, found, "same bits")
 
         def pair(steps: int) -> Pair:
             return self.bench.train(form, steps), self.bench.train(self.form, steps), rule
 
-        return self._finding(variant.name, found, "differs", self._earliest(pair, step, (found, self.plain, rule)))
+        return Finding.of(variant.name, found, "differs", self._earliest(pair, step, (found, self.plain, rule)))
 
     def against_torch(self, *, quick: bool) -> Iterator[Finding]:
         """The plain form against plain torch: all steps from one start, and each step from where the last one ended.
@@ -137,7 +126,7 @@ class _Judge:
         like. It is left out where time is short and the first finds nothing. Tables in bf16, and those whose keys come
         and go, have no counterpart in plain torch: a run with such is compared with its own forms alone.
         """
-        alone = [table.name for table in self.bench.run.tables if table.dtype == "bf16" or table.has_membership]
+        alone = without_reference(self.bench.run)
         if alone:
             result = f"not compared: table '{alone[0]}' is in bf16, or its keys come and go"
             yield Finding(variant="plain torch", steps=0, predictions=0, rows=0, result=result)
@@ -161,16 +150,16 @@ class _Judge:
         rule = WithinDrift(expected, (self.bench.reference(batches, nudge=draw) for draw in DRAWS))
         found = any_difference(self.plain, expected, rule, self.bench.run)
         if found is not None:
-            return self._finding("plain torch", self.plain, "differs", found)
-        return self._finding("plain torch", self.plain, _drifts(rule.largest(self.plain, expected)))
+            return Finding.of("plain torch", self.plain, "differs", found)
+        return Finding.of("plain torch", self.plain, drifts(rule.largest(self.plain, expected)))
 
     def _stepwise(self) -> Finding:
         name = "plain torch, step by step"
         self.begins(name)
         steps = EachStep(self.bench)
         found = self.bench.train(self.form, self.steps, steps.take)
-        result = _drifts(steps.largest) if steps.difference is None else "differs"
-        return self._finding(name, found, result, steps.difference)
+        result = drifts(steps.largest) if steps.difference is None else "differs"
+        return Finding.of(name, found, result, steps.difference)
 
     def _earliest(self, pair: Callable[[int], Pair], at_most: int, whole: Pair) -> Difference:
         """The difference in the first step at odds, which is at most `at_most`, by halves."""
@@ -186,48 +175,9 @@ class _Judge:
         named = last_difference(*pair(differs), self.bench.run)
         return named or _fleeting(whole, self.bench.run)
 
-    def _finding(
-        self, variant: str, found: Outcome, result: str, difference: Difference | None = None, remedy: str = ""
-    ) -> Finding:
-        return Finding(
-            variant=variant,
-            steps=found.steps,
-            predictions=found.num_predictions,
-            rows=found.num_rows,
-            result=result,
-            difference=difference,
-            remedy=remedy,
-        )
-
     def _not_run(self, variant: str, error: CapacityError) -> Finding:
         refused = Difference(step=0, field="capacity", what=str(error))
         return Finding(variant=variant, steps=0, predictions=0, rows=0, result="not run", difference=refused)
-
-
-class EachStep:
-    """Takes what a run came to after each step, and has plain torch take that step from where the one before ended."""
-
-    def __init__(self, bench: Workbench) -> None:
-        self.bench = bench
-        self.before: Outcome | None = None
-        self.difference: Difference | None = None
-        self.largest = 0.0
-
-    def take(self, found: Outcome) -> None:
-        """Note the first difference; after that nothing."""
-        if self.difference is None:
-            batches = [found.batch]
-            expected = self.bench.reference(batches, start=self.before)
-            nudged = (self.bench.reference(batches, start=self.before, nudge=draw) for draw in DRAWS)
-            rule = WithinDrift(expected, nudged)
-            self.difference = last_difference(found, expected, rule, self.bench.run)
-            if self.difference is None:
-                self.largest = max(self.largest, rule.largest(found, expected))
-        self.before = found
-
-
-def _drifts(number: float) -> str:
-    return f"within {number:.1f} of {DRIFTS:.0f} drifts"
 
 
 def _fleeting(whole: Pair, run: RunFile) -> Difference:

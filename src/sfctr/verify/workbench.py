@@ -15,22 +15,29 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from sfctr.data import Source
-from sfctr.spec.batch import Batch
-from sfctr.spec.runfile import Data, RunFile, Train
-from sfctr.spec.tables import Table
+from sfctr.parallel.world import World
+from sfctr.spec.batch import I64, Batch
+from sfctr.spec.runfile import Checkpoints, Data, RunFile, Train
+from sfctr.spec.tables import Table, Tiers
 from sfctr.store import RowBlock, Store
 from sfctr.train.assembly import load_pretrained, loop_parts, open_sources, scorer_of, settled
+from sfctr.train.bench import Bench
+from sfctr.train.checkpoint_files import checkpointer, newest_checkpoint
 from sfctr.train.numerics import numerics
 from sfctr.train.parts import Parts, Step
 from sfctr.train.progress import ProgressLine
-from sfctr.train.run import build_run_model, open_store
+from sfctr.train.ranks import Ranks
+from sfctr.train.run import build_run_model, open_saved, open_store
+from sfctr.train.run_dir import CHECKPOINTS
 from sfctr.train.schedule import decay_steps, steps_of_run
 from sfctr.train.trainer import Trainer
 
 from .outcome import Floats, Outcome, TableRows, as_array, dense_values, fields_of
+from .parts import Part
 from .reference import FirstBatches, train_reference
 
 Loop = Callable[[Iterable[Batch]], Iterable[Step]]
@@ -53,11 +60,14 @@ class Makers:
 class Workbench:
     """Sources and directories that the trainings of one run share. Close it, or hold it by `with`.
 
-    run: with everything decided: tables, key types, device, threads.
+    run: with everything decided: tables, key types, device, threads. world: the processes that train it together, each
+    with a workbench of its own; None: this one alone.
     """
 
-    def __init__(self, run: RunFile, makers: Makers, *, data: Any = None, valid: Any = None) -> None:
-        self._makers, self._inputs = makers, (data, valid)
+    def __init__(
+        self, run: RunFile, makers: Makers, *, data: Any = None, valid: Any = None, world: World | None = None
+    ) -> None:
+        self._makers, self._inputs, self._ranks = makers, (data, valid), Ranks.of(world)
         self._stack = ExitStack()
         self._sources: dict[Data, Source] = {}
         try:
@@ -74,26 +84,83 @@ class Workbench:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def train(self, run: RunFile, steps: int, each: Callable[[Outcome], None] | None = None) -> Outcome:
+    def train(
+        self, run: RunFile, steps: int, each: Callable[[Outcome], None] | None = None, *, nudge: int = 0
+    ) -> Outcome:
         """The first `steps` steps of `run`, a form of this workbench's run, as `sfctr train` takes them.
 
-        each: called after every step with what the steps until then came to.
+        each: called after every step with what the steps until then came to. nudge: above 0, first move every weight of
+        the dense part by one unit in its last place, up or down by the draw of that number.
         There is no evaluation, so nothing that follows from one: no plateau, no early stopping.
         """
+        return self.train_part(
+            run, steps, None if each is None else lambda part: each(part.outcome), nudge=nudge
+        ).outcome
+
+    def train_part(
+        self, run: RunFile, steps: int, each: Callable[[Part], None] | None = None, *, nudge: int = 0
+    ) -> Part:
+        """The same where this is one of several ranks: what it came to by itself."""
         source = self._source(run)
         with ExitStack() as stack:
             run = _apart(run, Path(stack.enter_context(TemporaryDirectory(dir=self._directory))))
             module = build_run_model(run).to(run.train.device)
+            _nudge(module, nudge)
             store = self._makers.store(run)
             stack.callback(store.close)
-            load_pretrained(store, run, source)
-            progress = ProgressLine(None, quiet=True)
+            load_pretrained(store, run, source, self._ranks.owns(store))
+            exchange = self._ranks.exchange(store, run.parallel)
             parts = self._makers.parts(
-                run, source, store, module, scorer=scorer_of(run, store, module), progress=progress
+                run,
+                source,
+                store,
+                module,
+                scorer=scorer_of(run, store, module, exchange),
+                progress=ProgressLine(None, quiet=True),
+                ranks=self._ranks,
+                exchange=exchange,
+                dense=self._ranks.dense(module, store, run.parallel),
             )
-            watch = _Watch(module, lambda: _outcome(run, store, parts, watch), each)
+            num_labels = len(parts.labels.names)
+            watch = _Watch(module, num_labels, lambda: _part(run, store, parts, watch), each)
             Trainer(replace(parts, lookahead=watch.over(parts.lookahead)), _first(run, source, steps)).run()
             return watch.end()
+
+    def train_kept(self, run: RunFile, steps: int, run_dir: Path, *, goes_on: bool) -> None:
+        """The first `steps` steps, kept in a run's directory, with a checkpoint at their end.
+
+        goes_on: from the checkpoint that is there.
+        """
+        source, ranks = self._source(run), self._ranks
+        run = msgspec.structs.replace(_apart(run, self._directory), train=_first(run, source, steps))
+        with ExitStack() as stack:
+            start = newest_checkpoint(run_dir / CHECKPOINTS, ranks.loop) if goes_on else None
+            module = build_run_model(run).to(run.train.device)
+            store = self._makers.store(run)
+            stack.callback(store.close)
+            if start is None:
+                load_pretrained(store, run, source, ranks.owns(store))
+            else:
+                start.load_store(store, ranks.owns(store), ranks.loop)
+            options = Checkpoints(every_minutes=0)
+            saver = stack.enter_context(checkpointer(run_dir / CHECKPOINTS, options, store, start, ranks.saving))
+            bench = Bench(run, run_dir, source, None, store, module, is_object=False, saver=saver, ranks=ranks)
+            bench.trainer(ProgressLine(None, quiet=True), start, goes_on=goes_on).run()
+
+    def kept(self, run_dir: Path, like: Outcome) -> Outcome:
+        """What a training that was kept has come to; what it did not keep is taken to be that of `like`."""
+        saved = open_saved(run_dir, "last")
+        module = build_run_model(saved.run)
+        saved.load_model(module)
+        with self._makers.store(msgspec.structs.replace(self.run, tiers=Tiers())) as store:
+            saved.load_rows(store)
+            modules = {"model": module, **{f"table.{name}": table for name, table in store.dense_tables.items()}}
+            rows = {table.name: _rows_of(store, table) for table in self.run.tables}
+        dense = dict(like.dense)
+        for front, part in modules.items():
+            for name, tensor in (*part.named_parameters(), *part.named_buffers()):
+                dense[f"{front}.{name}"] = as_array(tensor)
+        return replace(like, rows=rows, dense=dense)
 
     def first_batches(self, steps: int) -> Iterable[Batch]:
         """The batches of the run's first steps."""
@@ -108,7 +175,7 @@ class Workbench:
     def _source(self, run: RunFile) -> Source:
         """Forms that read alike share a source, and so what it converted."""
         if run.data not in self._sources:
-            source, _ = open_sources(self._stack, run, self._directory, *self._inputs)
+            source, _ = open_sources(self._stack, run, self._directory, *self._inputs, ranks=self._ranks)
             self._sources[run.data] = source
         return self._sources[run.data]
 
@@ -117,6 +184,15 @@ def _apart(run: RunFile, directory: Path) -> RunFile:
     """The run with its rows on disk, if it has such, in a directory of their own."""
     disk = str(directory) if run.tiers.disk else run.tiers.disk
     return msgspec.structs.replace(run, tiers=msgspec.structs.replace(run.tiers, disk=disk))
+
+
+@torch.no_grad()
+def _nudge(module: nn.Module, draw: int) -> None:
+    if draw:
+        generator = torch.Generator().manual_seed(draw)
+        for parameter in module.parameters():
+            up = torch.rand(parameter.shape, generator=generator) < 0.5
+            parameter.copy_(torch.nextafter(parameter.cpu(), torch.where(up, torch.inf, -torch.inf)))
 
 
 def _first(run: RunFile, source: Source, steps: int) -> Train:
@@ -135,10 +211,12 @@ class _Watch:
     """Writes down what a model is given and gives in training, step by step, and hands on what steps came to."""
 
     def __init__(
-        self, module: nn.Module, outcome: Callable[[], Outcome], each: Callable[[Outcome], None] | None
+        self, module: nn.Module, num_labels: int, part: Callable[[], Part], each: Callable[[Part], None] | None
     ) -> None:
-        self._outcome, self._each, self._told = outcome, each, 0
+        self._part, self._each, self._told = part, each, 0
+        self._nothing = np.zeros((0, num_labels), np.float32)
         self.logits: list[list[Floats]] = []
+        self.places: list[I64] = []
         self.inputs: list[dict[str, Floats]] = []
         self.batch: Batch | None = None
         module.register_forward_pre_hook(self._given)
@@ -149,7 +227,8 @@ class _Watch:
 
         def steps(batches: Iterable[Batch]) -> Generator[Step, None, None]:
             for ready in lookahead(batches):
-                self.logits.append([])
+                self.logits.append([self._nothing])
+                self.places.append(ready.places)
                 self.inputs.clear()
                 self.batch = ready.batch
                 yield ready
@@ -157,16 +236,16 @@ class _Watch:
 
         return steps
 
-    def end(self) -> Outcome:
+    def end(self) -> Part:
         """What all steps came to."""
         if self._told < len(self.logits):
             self._tell()
-        return self._outcome()
+        return self._part()
 
     def _tell(self) -> None:
         self._told = len(self.logits)
         if self._each is not None:
-            self._each(self._outcome())
+            self._each(self._part())
 
     def _given(self, module: nn.Module, arguments: tuple[dict[str, Tensor], ...]) -> None:
         if module.training:
@@ -175,6 +254,10 @@ class _Watch:
     def _gave(self, module: nn.Module, arguments: tuple[dict[str, Tensor], ...], output: Tensor) -> None:
         if module.training:
             self.logits[-1].append(as_array(output.reshape(output.shape[0], -1)))
+
+
+def _part(run: RunFile, store: Store, parts: Parts, watch: _Watch) -> Part:
+    return Part(outcome=_outcome(run, store, parts, watch), places=tuple(watch.places))
 
 
 def _outcome(run: RunFile, store: Store, parts: Parts, watch: _Watch) -> Outcome:
@@ -189,7 +272,7 @@ def _outcome(run: RunFile, store: Store, parts: Parts, watch: _Watch) -> Outcome
         rows={table.name: _rows_of(store, table) for table in run.tables},
         dense=dense_values(named, parts.optimizer, in_order),
         batch=watch.batch,
-        inputs={name: np.concatenate([part[name] for part in watch.inputs]) for name in watch.inputs[0]},
+        inputs={name: np.concatenate([part[name] for part in watch.inputs]) for name in (watch.inputs or [{}])[0]},
     )
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sfctr.spec.batch import U8
+from sfctr.spec.batch import F32, I64, U8
 
 from .levels import sum_levels
 from .optimizers import LANES, add_lanes
@@ -71,6 +71,21 @@ def add_gradients(
         _assign(gradients, gradients.linear, WEIGHT, linear_plan, merged)
 
 
+def add_merged(gradients: Gradients, keys: I64, vectors: F32, linear: F32, reached: U8) -> None:
+    """Add gradients that were merged elsewhere to those of unique keys, int64 [n], each there once.
+
+    vectors [n, D] and linear [n] (or [0]) count where `reached` has their bit; what comes first to a key is taken as it
+    is.
+    """
+    for bit, target, values in ((VECTOR, gradients.vectors, vectors), (WEIGHT, gradients.linear, linear[:, None])):
+        chosen = np.flatnonzero(reached & bit) if values.size else np.empty(0, np.int64)
+        if chosen.size == 0:
+            continue
+        places = torch.from_numpy(keys[chosen]).to(target.device)
+        merged = torch.from_numpy(values[chosen]).to(target.device)
+        _assign_at(gradients, target, bit, keys[chosen], places, merged)
+
+
 def _part(grads: Sequence[Tensor | None], is_frozen: Sequence[bool]) -> tuple[int, ...]:
     return tuple(f for f, grad in enumerate(grads) if grad is not None and grad.numel() > 0 and not is_frozen[f])
 
@@ -94,13 +109,18 @@ def _merged(flat: Tensor, take: Tensor, plan: MergePlan) -> Tensor:
 
 def _assign(gradients: Gradients, target: Tensor, bit: int, plan: MergePlan, merged: Tensor) -> None:
     """Assign the merged gradients, or add them where an earlier row range reached the key."""
-    reached = (gradients.reached[plan.host_keys] & bit) != 0
+    _assign_at(gradients, target, bit, plan.host_keys, plan.keys, merged)
+
+
+def _assign_at(gradients: Gradients, target: Tensor, bit: int, host_keys: I64, keys: Tensor, merged: Tensor) -> None:
+    """The same for the unique keys given, on the host and on the device."""
+    reached = (gradients.reached[host_keys] & bit) != 0
     if reached.any():
-        before = target.index_select(0, plan.keys)
+        before = target.index_select(0, keys)
         mask = torch.from_numpy(reached[:, None]).to(target.device)
         merged = torch.where(mask, before + merged, merged)
-    target.index_copy_(0, plan.keys, merged)
-    gradients.reached[plan.host_keys] |= bit
+    target.index_copy_(0, keys, merged)
+    gradients.reached[host_keys] |= bit
 
 
 def grad_norm_squared(gradients: Gradients) -> float:

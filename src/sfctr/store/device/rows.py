@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from sfctr import _native
-from sfctr.spec.batch import I64, U8
+from sfctr.spec.batch import F32, I64, U8
 from sfctr.store.rules import F64
 
 from .features import FeatureIds
-from .gradients import Gradients, add_gradients, grad_norm_squared
+from .gradients import Gradients, add_gradients, add_merged, grad_norm_squared
 from .levels import on_device
 from .link import Link
 from .plans import MergePlan, PoolPlan, plan_merging, plan_pooling
 from .pooling import pool
+from .records import load_floats
 from .updates import Rules, update
 
 
@@ -68,6 +69,10 @@ class DeviceRows:
         self._is_frozen = [kind.is_frozen[feature.table] for feature in self._features]
         self._plan_ahead()
 
+    def begin(self, records: Tensor, slots: I64) -> None:
+        """Begin anew with other records, which are there already."""
+        self.records, self._host_slots, self._slots, self._gradients = records, slots, None, None
+
     def _plan_ahead(self) -> None:
         """Plan for the whole batch, as long as others train."""
         size = self._working_set.num_rows
@@ -112,6 +117,30 @@ class DeviceRows:
         if self._gradients is None:
             self._gradients = Gradients(self._working_set.num_unique, self._kind.dim, self._link.device)
         add_gradients(self._gradients, grads, linear_grads, is_frozen=self._is_frozen, plan_of=plan_of)
+
+    def add_merged(self, ids: I64, vectors: F32, linear: F32, reached: U8) -> None:
+        """Add gradients that were merged elsewhere to those of unique keys `ids` [n], each there once."""
+        if self._gradients is None:
+            self._gradients = Gradients(self._working_set.num_unique, self._kind.dim, self._link.device)
+        if any(self._kind.is_frozen):
+            native_tables = np.searchsorted(self._working_set.table_begin(), ids, side="right") - 1
+            reached = np.where(np.array(self._kind.is_frozen)[native_tables // 2], np.uint8(0), reached)
+        add_merged(self._gradients, ids, vectors, linear, reached)
+
+    def gradients(self) -> tuple[F32, F32, U8]:
+        """As RowGroup.gradients gives them, in arrays of their own."""
+        num_unique, dim = self._working_set.num_unique, self._kind.dim
+        found = Gradients(num_unique, dim, "cpu") if self._gradients is None else self._gradients
+        linear = found.linear.cpu().numpy()[:, 0] if self._kind.linear else np.empty(0, np.float32)
+        return found.vectors.cpu().numpy(), linear, found.reached
+
+    def floats(self, ids: I64 | None, length: int) -> F32:
+        """The first `length` floats of the records of unique keys `ids`, of all where it is None, as they are now."""
+        slots = self._on_device()
+        if ids is not None:
+            slots = slots.index_select(0, self._link.indices(ids))
+        found: F32 = load_floats(self.records, slots, 0, length).cpu().numpy()
+        return found
 
     def grad_norm_squared(self) -> float:
         """Of all merged gradients, in double."""

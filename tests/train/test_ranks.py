@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from pathlib import Path
@@ -11,10 +12,11 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from processes import run_ranks
+from processes import run_places, run_ranks
 from sklearn.metrics import roc_auc_score
 from stopped_run import end_of, run_of, write_data
 
+from sfctr.parallel.world import World
 from sfctr.spec.errors import Terminated
 from sfctr.spec.runfile import Model, Parallel, RunFile
 from sfctr.spec.runfile_text import decode_run_file, render_run_file
@@ -179,3 +181,40 @@ def test_an_mlp_whose_layers_are_split_comes_to_the_same(place):
     train_on(2, with_parallel(run, tensor=2), "split", stop_at=9)
     train_on(4, with_parallel(run, tensor=2), "split", resume=True)
     assert_same_run("split", "wide")
+
+
+def fail_in_rank(place, text: str, run_dir: str, directory: str, kind: str) -> str:
+    """Rank 1 fails in step 6, by itself or together with the others."""
+    os.chdir(directory)
+    backward = Trainer.backward
+
+    def failing(trainer, ready):
+        share, scores = backward(trainer, ready)
+        if trainer.step == 5 and place["rank"] == 1:
+            if kind == "bug":
+                raise ZeroDivisionError("a bug of one rank")
+            share = math.nan
+        return share, scores
+
+    Trainer.backward = failing
+    try:
+        with World.join(**place) as world:
+            train_there(decode_run_file(text, "run.toml"), Path(run_dir), world=world, quiet=True)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "ended"
+
+
+def test_what_ends_one_rank_by_itself_the_others_name(place):
+    found = run_places(3, fail_in_rank, render_run_file(run_of()), "bug", str(Path.cwd()), "bug", timeout_s=60)
+    assert found[1] == "ZeroDivisionError: a bug of one rank"
+    for words in (found[0], found[2]):
+        assert words.startswith("PeerError: rank 1 (") and words.endswith(
+            "has ended: ZeroDivisionError: a bug of one rank"
+        )
+
+
+def test_a_loss_that_is_no_number_on_one_rank_ends_all_at_that_step_and_keeps_the_model(place):
+    found = run_places(2, fail_in_rank, render_run_file(run_of()), "nan", str(Path.cwd()), "nan", timeout_s=60)
+    assert [words[:40] for words in found] == ["ModelError: the loss is nan at step 6 (e"] * 2
+    assert open_saved(Path("nan"), "last").facts["step"] == 5

@@ -154,5 +154,6 @@ def loop_parts(
         membership=lambda: ranks.summed(store.membership()),
         counters=lambda: ranks.summed(store.table_counters()),
         peers=ranks.loop,
+        failed=ranks.failed,
         dense=dense,
     )

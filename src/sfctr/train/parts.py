@@ -102,7 +102,7 @@ class Parts:
     evaluate: metrics of the validation part, or None without one. save: keeps the model under a name, with its facts.
     checkpoint: keeps the loop's state, with the rows, or None without checkpoints.
     deltas: writes them, or None without any. peers: the ranks that train together, for the loop's thread; dense: what
-        has the dense part on all of them, or None where there is one rank.
+        has the dense part on all of them, or None where there is one rank. failed: tells the others what ends this one.
     restore_generators: has the generators of random numbers go on from where the run that is to go on had left them.
     log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
         such options, counts of keys; see Store.membership.
@@ -124,4 +124,5 @@ class Parts:
     checkpoint: Checkpointing | None = None
     deltas: Following | None = None
     peers: Peers = ALONE
+    failed: Callable[[BaseException], None] = lambda error: None
     dense: Dense | None = None

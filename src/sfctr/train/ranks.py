@@ -88,6 +88,11 @@ class Ranks:
         """The path by which a rank keeps a file that each has."""
         return path if path is None or self.is_first else f"{path}.rank-{self.rank}"
 
+    def failed(self, error: BaseException) -> None:
+        """Tell the others what ends this rank."""
+        if self.world is not None:
+            self.world.fail(error)
+
     @property
     def part(self) -> tuple[int, int] | None:
         """Of what is read in order, by whoever evaluates; None: all."""

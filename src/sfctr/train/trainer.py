@@ -79,7 +79,7 @@ class Trainer:
         self._last_auc: float | None = None
         self._facts: dict[str, Any] = {}
         self._seconds, self._is_whole, self._is_updating = 0.0, True, False
-        self._agreed = Said(0.0)
+        self._agreed, self._is_agreed = Said(0.0), False
         self._saved: tuple[int, int] | None = None
         """Step of the newest checkpoint, and of the last evaluation in it."""
         if start is not None:
@@ -110,8 +110,9 @@ class Trainer:
                     self.checkpoint()
                 self.save("last")
                 self.checkpoint_written()
-            except BaseException:
-                if self.step and not self._is_updating:
+            except BaseException as error:
+                self.tell(error)
+                if self.step and not self._is_updating and (self.parts.peers.size == 1 or self._is_agreed):
                     self._keep_what_was_learnt()
                 raise
             finally:
@@ -124,7 +125,7 @@ class Trainer:
         self.delta_if_due()
         for epoch in range(self.epochs_done + 1, self.options.epochs + 1):
             self.epoch = epoch
-            with closing(self.ready_batches()) as stream:
+            with closing(self.ready_batches()) as stream, self.telling():
                 for ready in stream:
                     with ready, span("step", step=self.step + 1), self.whole():
                         self.score_before_learning(ready)
@@ -133,7 +134,8 @@ class Trainer:
                     self.delta_if_due()
                     if self._due.at(self.step, is_late=self._agreed.is_late):
                         self.checkpoint()
-                    self.interrupts.raise_if(self._agreed.stop)
+                    with self.as_one():
+                        self.interrupts.raise_if(self._agreed.stop)
                     if self.finished:
                         break
             if self.options.evaluate_every is None or self.finished or epoch == self.options.epochs:
@@ -185,11 +187,12 @@ class Trainer:
             own = Said(share, self.interrupts.asked, self._due.is_late())
             self._agreed = own.agreed(ready.merge(self.parts.dense, own.numbers()))
             loss = self._agreed.loss
-            self._require_finite(loss)
-            set_lr(self.parts.optimizer, options.optimizer.lr * self.lr_factor)
-            self._is_updating = True
-            ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor, check=True)
-            self._is_updating = False
+            with self.as_one():
+                self._require_finite(loss)
+                set_lr(self.parts.optimizer, options.optimizer.lr * self.lr_factor)
+                self._is_updating = True
+                ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor, check=True)
+                self._is_updating = False
         size = ready.batch.whole_size
         self.stretch.add(size, share, *scores)
         self.step += 1
@@ -198,6 +201,26 @@ class Trainer:
         self.parts.progress.advance(size, loss, self._last_auc)
         if self.step % LOG_EVERY == 0:
             self.log_stretch()
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """What is raised inside all ranks raise, each at this point: then they can still keep what was learnt."""
+        self._is_agreed = True
+        yield
+        self._is_agreed = False
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """What is raised inside the other ranks learn before anything here is closed, which may wait for them."""
+        try:
+            yield
+        except BaseException as error:
+            self.tell(error)
+            raise
+
+    def tell(self, error: BaseException) -> None:
+        if not self._is_agreed:
+            self.parts.failed(error)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:

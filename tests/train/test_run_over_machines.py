@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from machines import machines, why_not
+from ranks_run import assert_near, assert_same_run
 from stopped_run import end_of, run_of, write_data
-from test_ranks import assert_near, assert_same_run
 
 from sfctr.spec.runfile_text import render_run_file
 from sfctr.train.fit import train_there
@@ -40,8 +40,8 @@ def start(host, number: int, run_dir: str):
     arguments += ["--rendezvous", PLACE, "--restarts", "5", "--run", run_dir]
     arguments += ["--set", "checkpoint.every_steps=1", "--set", "parallel.timeout_s=8"]
     environment = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
-    words = Path(f"{run_dir}-{number}.txt").open("a")
-    return host.start([sys.executable, "-m", "sfctr", *arguments], Path.cwd(), environment, words)
+    with Path(f"{run_dir}-{number}.txt").open("a") as words:
+        return host.start([sys.executable, "-m", "sfctr", *arguments], Path.cwd(), environment, words)
 
 
 def end(jobs, run_dir: str) -> list[int]:
@@ -72,12 +72,14 @@ def test_a_machine_that_was_cut_off_comes_back_and_the_run_ends_as_if_it_had_not
 
 def test_a_slow_line_changes_no_number_and_is_what_bounds_the_run(three):
     for host in three:
-        host.slow_down("4mbit")
+        host.slow_down("300kbit")
     jobs = [start(host, number, "slow") for number, host in enumerate(three)]
     assert end(jobs, "slow") == [0, 0, 0]
     assert_same_run("slow", "alone")
-    assert "what bound the run: rows and gradients on their way between ranks" in Path("slow-0.txt").read_text()
     assert_near(end_of("slow")["membership"], end_of("alone")["membership"])
     lines = [json.loads(line) for line in Path("slow/metrics.jsonl").read_text().splitlines()]
-    spent = {name: sum(line.get("stage_s", {}).get(name, 0) for line in lines) for name in ("bring", "send", "share")}
-    assert all(spent.values()), spent
+    names = ("bring", "send", "sum", "share", "step")
+    spent = {name: sum(line.get("stage_s", {}).get(name, 0) for line in lines) for name in names}
+    # Rows, gradients and the dense part stand in the way of a step; keys travel while others train.
+    assert spent["bring"] + spent["send"] + spent["sum"] > 0.5 * (spent["step"] + spent["bring"]), spent
+    assert spent["share"] > 0, spent

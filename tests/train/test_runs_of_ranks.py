@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from pathlib import Path
@@ -51,6 +52,10 @@ def test_ranks_come_to_what_one_process_comes_to(alone, case):
     run_dir = case.replace(", ", "-")
     train_on(size, with_parallel(run_of(), **options), run_dir)
     assert_same_run(run_dir, alone)
+    lines = [json.loads(line) for line in Path(run_dir, "metrics.jsonl").read_text().splitlines()]
+    wires = [line["wire"] for line in lines if line["kind"] == "train"]
+    assert all(wire[kind] > 0 for wire in wires for kind in ("keys", "rows", "gradients", "dense"))
+    assert all(wire["positions"] > wire["virtual_ids"] > 0 for wire in wires)
 
 
 def score_in_rank(world, directory: str) -> dict | None:

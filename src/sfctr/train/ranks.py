@@ -88,6 +88,16 @@ class Ranks:
         """The path by which a rank keeps a file that each has."""
         return path if path is None or self.is_first else f"{path}.rank-{self.rank}"
 
+    def wire(self, exchange: Exchange | None) -> dict[str, int]:
+        """Bytes that ranks have sent to one another, by kind, and what rows, with their keys and gradients, came to:
+        with virtual ids, as they travel, and position by position. Collective, for the loop's thread."""
+        if self.world is None or not isinstance(exchange, RowExchange):
+            return {}
+        own = {kind: sent for kind, (sent, _) in self.world.bytes.items()}
+        traffic = exchange.traffic
+        own |= {"virtual_ids": traffic.bytes_unique, "positions": traffic.bytes_positions}
+        return self.summed({"wire": own})["wire"]
+
     def failed(self, error: BaseException) -> None:
         """Tell the others what ends this rank."""
         if self.world is not None:

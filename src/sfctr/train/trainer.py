@@ -12,7 +12,7 @@ checkpoints are taken there; `whole()` marks what must not be cut in two.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from inspect import GEN_RUNNING, getgeneratorstate
 from time import monotonic
@@ -80,6 +80,7 @@ class Trainer:
         self._facts: dict[str, Any] = {}
         self._seconds, self._is_whole, self._is_updating = 0.0, True, False
         self._agreed, self._is_agreed = Said(0.0), False
+        self._wire: Mapping[str, int] = {}
         self._saved: tuple[int, int] | None = None
         """Step of the newest checkpoint, and of the last evaluation in it."""
         if start is not None:
@@ -412,8 +413,15 @@ class Trainer:
             self._last_auc = line.get("auc")
             keys = self.parts.membership()
             line |= {"membership": keys} if keys else {}
+            line |= self._wire_line()
             self.parts.log({"kind": "train", **self._position(), **line, **self._pace(), **self.stages.line()})
             self.stretch = Stretch()
+
+    def _wire_line(self) -> Line:
+        """Bytes that went between ranks since the last line."""
+        now, before = self.parts.wire(), self._wire
+        self._wire = now
+        return {"wire": {kind: count - before.get(kind, 0) for kind, count in now.items()}} if now else {}
 
     def _scores(self, ready: Step, logits: Tensor, weights: Tensor) -> tuple[F64, F64, F64]:
         labels = ready.batch.labels[:, self.columns[0]].astype(np.float64)

@@ -55,7 +55,8 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -q
 
 FAULTS = tests/faults tests/train/test_killed.py tests/train/test_ended_runs.py tests/checkpoint/test_power.py \
-	tests/checkpoint/test_checkpoint_faults.py
+	tests/checkpoint/test_checkpoint_faults.py tests/train/test_killed_ranks.py tests/parallel/test_launcher.py \
+	tests/parallel/test_machines.py tests/train/test_run_over_machines.py
 
 test-faults: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m '' $(FAULTS)

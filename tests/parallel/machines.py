@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,41 @@ class Machine:
     name: str
     address: str
 
-    def start(self, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    def start(
+        self, command: Sequence[str], directory: Path, environment: Mapping[str, str], words: IO[str] | None = None
+    ) -> subprocess.Popen[str]:
+        """In a session of its own; what it says goes to `words`, else to a pipe."""
         return subprocess.Popen(
             ["ip", "netns", "exec", self.name, *command],
             cwd=directory,
             env=environment,
-            stdout=subprocess.PIPE,
+            stdout=words or subprocess.PIPE,
+            start_new_session=True,
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def slow_down(self, rate: str) -> None:
+        """It sends no faster than `rate`, such as "10mbit"."""
+        words = [
+            "tc",
+            "qdisc",
+            "add",
+            "dev",
+            "eth0",
+            "root",
+            "tbf",
+            "rate",
+            rate,
+            "burst",
+            "32kbit",
+            "latency",
+            "400ms",
+        ]
+        subprocess.run(["ip", "netns", "exec", self.name, *words], check=True, capture_output=True, timeout=20)
+
+    def plug_in(self) -> None:
+        ip("-n", self.name, "link", "set", "eth0", "up")
 
     def unplug(self) -> None:
         """Nothing reaches it, or leaves it, any more."""

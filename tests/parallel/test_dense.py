@@ -275,3 +275,33 @@ def mask(world: World) -> bool:
 
 def test_dropout_of_a_whole_batch_has_the_bits_of_torch():
     assert run_ranks(1, mask) == [True]
+
+
+def single(world: World, options: dict, parallel: dict, autocast: bool) -> list[torch.Tensor]:
+    """The gradients of a model in single precision, its rows dealt out as 4 and 2."""
+    model = tower(**options).float()
+    dense = parallelise(model, Parallel(**parallel), world)
+    places = parts_of([4, 2], ROWS, world.rank)
+    x, y = (values.float()[places] for values in batch(0, ROWS))
+    with dense.rows(ROWS, places):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            scores = model(x)
+        ((scores.float() - y).square().sum() / ROWS).backward()
+    dense.reduce(np.zeros(0))
+    return [dense.whole(name, p.grad) for name, p in dense.parameters.items() if p.grad is not None]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("options", "parallel"), [({"batch_norm": True}, DDP), ({"batch_norm": True}, FSDP), ({}, {"tensor": 2})]
+)
+def test_single_precision_and_autocast_give_the_gradients_of_one_process(options, parallel, autocast):
+    model = tower(**options).float()
+    x, y = (values.float() for values in batch(0, ROWS))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        scores = model(x)
+    ((scores.float() - y).square().sum() / ROWS).backward()
+    expected = [p.grad for p in model.parameters() if p.grad is not None]
+    loose = 0.1 if autocast else 1e-4
+    for found in run_ranks(2, single, options, parallel, autocast):
+        torch.testing.assert_close(found, expected, rtol=loose, atol=loose)

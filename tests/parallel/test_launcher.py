@@ -83,6 +83,7 @@ def test_a_job_whose_process_was_killed_starts_anew(tmp_path):
     assert (code, out.splitlines()) == (0, ["rank 0 restarted=False", "rank 0 restarted=True"]), err
 
 
+@pytest.mark.long
 def test_a_job_without_restarts_says_which_process_was_killed(tmp_path):
     code, _, err = run(tmp_path, "killed")
     assert code == 2

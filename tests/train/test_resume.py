@@ -336,3 +336,10 @@ def test_lines_of_later_steps_are_gone_when_a_run_goes_on(monkeypatch):
             fit(clicks(), SMALL, run_dir="run", resume=True, **options)
     kept = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert kept == [line for line in lines if line["step"] <= 3]
+
+
+def test_a_run_that_was_shuffled_in_another_order_is_not_gone_on_with(monkeypatch):
+    fit(clicks(), SMALL, run_dir="run", **QUICK).close()
+    monkeypatch.setattr("sfctr.train.resume.ORDER", 3)
+    with pytest.raises(ConfigError, match=r"in order 2 of shuffling, and this version of sfctr knows order 3 alone"):
+        fit(clicks(), SMALL, run_dir="run", resume=True, **{**QUICK, "epochs": 9})

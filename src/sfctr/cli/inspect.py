@@ -67,6 +67,13 @@ def _movement(lines: Sequence[Mapping[str, Any]], window: int) -> Iterator[str]:
         heading = ("table", "asked for", "unique", "in RAM", "new", "from disk", "to disk")
         names = ("requested", "unique", "hits", "fresh", "fetched", "evicted")
         yield table_text([heading, *((table, *(counts[name] for name in names)) for table, counts in moved.items())])
+    wire: Counter[str] = Counter()
+    for line in lines:
+        wire.update(line.get("wire", {}))
+    if wire:
+        saved = f"; rows position by position, without virtual ids: {size_text(wire['positions'])}"
+        kinds = ((kind, size_text(count)) for kind, count in wire.items() if kind != "positions")
+        yield table_text([("between processes", "bytes"), *kinds]) + saved
     sentence = bound(stage_s, window=window)
     if sentence is not None:
         yield f"what bound the run: {sentence}"

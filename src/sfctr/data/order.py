@@ -19,6 +19,8 @@ import numpy.typing as npt
 from sfctr.spec.batch import I64, U64
 from sfctr.spec.errors import ConfigError
 
+ORDER = 2
+"""Number of this order, by which a run that goes on knows that it reads in the one that it began with."""
 BLOCK = 16_384
 LANES = 16
 ALL_LANES = range(LANES)

@@ -120,8 +120,7 @@ class Pipeline:
             return None
         with span("unique", step=self._num_read):
             own = self._unique(batch)
-        with span("exchange", step=self._num_read):
-            prepared = self._rows.prepare(batch, own)
+        prepared = self._rows.prepare(batch, own, self._num_read)
         self._others_stopped = prepared is None
         return prepared
 

@@ -14,6 +14,7 @@ from sfctr import _native
 from sfctr.spec.batch import Batch
 from sfctr.spec.exchange import Exchange, Shared, Whole
 from sfctr.store import Store
+from sfctr.telemetry import span
 
 WorkingSets = tuple[_native.WorkingSet, ...]
 
@@ -49,11 +50,12 @@ class Rows:
     def __init__(self, store: Store, exchange: Exchange | None = None) -> None:
         self.store, self.exchange = store, exchange
 
-    def prepare(self, batch: Any, own: WorkingSets) -> Prepared | None:
-        """None: another rank has stopped. Raises PeerError."""
+    def prepare(self, batch: Any, own: WorkingSets, step: int) -> Prepared | None:
+        """None: another rank has stopped. step: that it will be, for the span. Raises PeerError."""
         if self.exchange is None:
             return Prepared(batch, own)
-        shared = self.exchange.share(whole_of(batch), own)
+        with span("share", step=step):
+            shared = self.exchange.share(whole_of(batch), own)
         return None if shared is None else Prepared(batch, own, shared)
 
     def ended(self, error: BaseException | None, *, read_all: bool) -> None:
@@ -86,12 +88,14 @@ class Rows:
         """It is the batch's turn, and the one before has ended: what its rows are is decided, and they are there."""
         self.store.settle(prepared.kept, prepared.time)
         if self.exchange is not None:
-            self.exchange.bring_rows(prepared.shared, self.store.groups)
+            with span("bring", step=self.store.steps + 1):
+                self.exchange.bring_rows(prepared.shared, self.store.groups)
 
     def merge(self, prepared: Prepared) -> None:
         """Have the gradients of all ranks, merged, where rows are kept."""
         if self.exchange is not None:
-            self.exchange.send_gradients(prepared.shared, self.store.groups)
+            with span("send", step=self.store.steps + 1):
+                self.exchange.send_gradients(prepared.shared, self.store.groups)
 
     def commit(self, prepared: Prepared, *, lr_factor: float, scale: float) -> None:
         self.store.commit(prepared.kept, lr_factor=lr_factor, scale=scale)

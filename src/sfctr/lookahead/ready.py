@@ -141,7 +141,9 @@ class Ready(RowRange):
         self._is_merged, self._dense = True, dense
         if dense is None:
             return extras[None]
-        found = dense.sum_gradients(np.append(extras, math.fsum(self._rows.squares(self._prepared))))
+        own = np.append(extras, math.fsum(self._rows.squares(self._prepared)))
+        with span("sum", step=self.number + 1):
+            found = dense.sum_gradients(own)
         self._squares = math.fsum(found[:, -1])
         return found[:, :-1]
 

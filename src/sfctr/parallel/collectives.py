@@ -57,6 +57,7 @@ def shard(module: nn.Module, blocks: Sequence[nn.Module], device: str) -> None:
         sharded = fully_shard(block, mesh=mesh)
         assert isinstance(sharded, FSDPModule)
         sharded.set_gradient_divide_factor(1.0)
+        sharded.set_force_sum_reduction_for_comms(True)  # else a division within the sum, which gloo has not
         if hasattr(sharded, "set_reduce_scatter_unused_params"):  # of 2.13; before, all ranks must use the same ones
             sharded.set_reduce_scatter_unused_params(True)
     module.register_forward_pre_hook(_hide, prepend=True, with_kwargs=True)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import cast
 
 from sfctr.spec.errors import PeerError
 from sfctr.spec.peers import Bytes
@@ -67,13 +68,17 @@ class World:
         world._store = stores[0]  # which others still read from when torch has let go of it
         return world
 
-    def peers(self, name: str) -> GlooPeers:
-        """All ranks, by connections of their own. Collective where the name is new; one thread may use them."""
+    def peers(self, name: str, *, timeout_s: float | None = None) -> GlooPeers:
+        """All ranks, by connections of their own. Collective where the name is new; one thread may use them.
+
+        timeout_s: how long a call waits for another rank that lives; None: as long as any.
+        """
         if name not in self._peers:
+            patience_s = timeout_s or self.timeout_s
             with self.answering(name):
-                group = collectives.new_group(range(self.size), self.timeout_s)
+                group = collectives.new_group(range(self.size), patience_s)
             assert group is not None
-            self._peers[name] = GlooPeers(self, name, group)
+            self._peers[name] = GlooPeers(self, name, group, patience_s)
         return self._peers[name]
 
     def peers_among(self, name: str, groups: Sequence[Sequence[int]]) -> GlooPeers:
@@ -82,7 +87,7 @@ class World:
         with self.answering(name):
             made = [collectives.new_group(ranks, self.timeout_s) for ranks in groups]
         mine = next(group for group in made if group is not None)
-        self._peers[name] = GlooPeers(self, name, mine)
+        self._peers[name] = GlooPeers(self, name, mine, self.timeout_s)
         return self._peers[name]
 
     @property
@@ -96,7 +101,7 @@ class World:
         return total
 
     @contextmanager
-    def answering(self, name: str) -> Iterator[None]:
+    def answering(self, name: str, timeout_s: float | None = None) -> Iterator[None]:
         """What torch does inside with other ranks counts as one call of the peers `name`, and raises PeerError."""
         self.board.calls[name] = self.board.calls.get(name, 0) + 1
         began = time.monotonic()
@@ -106,7 +111,8 @@ class World:
             if not collectives.is_lost_peer(error):
                 raise
             waited = time.monotonic() - began
-            raise PeerError(self.board.explain(name, waited, timed_out=waited > 0.9 * self.timeout_s)) from None
+            is_late = waited > 0.9 * (timeout_s or self.timeout_s)
+            raise PeerError(self.board.explain(name, waited, timed_out=is_late)) from None
 
     def fail(self, error: BaseException) -> None:
         """Tell the others that this rank is about to end because of `error`. Whoever learns of it first calls it: other
@@ -142,11 +148,11 @@ class GlooPeers:
     """All ranks by a gloo group; see spec.peers.Peers. bytes: (sent, received) by kind, of those that left this rank or
     came to it from another."""
 
-    def __init__(self, world: World, name: str, group: collectives.Group) -> None:
+    def __init__(self, world: World, name: str, group: collectives.Group, timeout_s: float) -> None:
         self.rank, self.size, self.name = group.rank(), group.size(), name
         self.bytes: dict[str, tuple[int, int]] = {}
         self._world = world
-        self._group: collectives.Group | None = group
+        self._timeout_s, self._group = timeout_s, cast(collectives.Group | None, group)
 
     def close(self) -> None:
         """Let go of the connections, which then close: whoever waits for this rank learns at once that it has gone."""
@@ -160,7 +166,7 @@ class GlooPeers:
         group = self._group
         if group is None:
             raise PeerError(self._world.board.failure() or f"rank {self.rank} has left the others")
-        with self._world.answering(self.name):
+        with self._world.answering(self.name, self._timeout_s):
             into = collectives.exchange(parts, lengths, group)
         kept = parts[self.rank].nbytes
         self._count(kind, sum(part.nbytes for part in parts) - kept, sum(part.nbytes for part in into) - kept)

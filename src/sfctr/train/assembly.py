@@ -153,6 +153,8 @@ def loop_parts(
         progress=progress,
         membership=lambda: ranks.summed(store.membership()),
         counters=lambda: ranks.summed(store.table_counters()),
+        wire=lambda: ranks.wire(exchange),
         peers=ranks.loop,
+        failed=ranks.failed,
         dense=dense,
     )

@@ -32,7 +32,7 @@ from .options import check_validation, name_of, options_from_keywords, paths_of
 from .origin import Origin
 from .progress import ProgressLine
 from .ranks import Ranks
-from .resume import check_data, find_start
+from .resume import check_data, check_order, find_start
 from .run import Run, build_run_model, open_store
 from .run_dir import CHECKPOINTS, began_here, claimed, next_run_dir
 from .stages import bound, stage_seconds
@@ -173,7 +173,7 @@ def train_there(
         ranks = Ranks.of(world)
         with Together(ranks.loop, "begin") as together:
             if together.is_first:
-                resume = resume or (again and began_here(run_dir, job))
+                resume = resume or (again and (not overwrite or began_here(run_dir, job)))
                 stack.enter_context(claimed(run_dir, resume=resume, overwrite=overwrite and not resume))
             resume = together.hear_first(bytes([resume])) == b"\1"
         origin = None if restore is None else Origin.open(restore, allow)
@@ -184,7 +184,7 @@ def train_there(
         source, held_out = open_sources(stack, run, run_dir, data, valid, ranks=ranks)
         check_validation(run, held_out is not None)
         run = msgspec.structs.replace(run, schema=source.schema)
-        store = open_store(run, run_dir)
+        store = open_store(run, run_dir, sharers=ranks.on_machine)
         stack.callback(store.close)
         progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet or not ranks.is_first)
         stack.callback(progress.close)
@@ -221,6 +221,7 @@ def _begin(
     if start is not None:
         loop = start.trainer["loop"]
         check_data(source, loop["num_rows"])
+        check_order(run, loop.get("order", 1))
         start.load_store(store, ranks.owns(store), ranks.loop)
         source.restore_strings(start.strings())
         progress.start_from(loop["rows"])

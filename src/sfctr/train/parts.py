@@ -101,8 +101,9 @@ class Parts:
     lookahead: batches to steps whose rows are in place. scorer: for progressive validation.
     evaluate: metrics of the validation part, or None without one. save: keeps the model under a name, with its facts.
     checkpoint: keeps the loop's state, with the rows, or None without checkpoints.
+    wire: bytes that went between ranks until now, by kind; see log.py.
     deltas: writes them, or None without any. peers: the ranks that train together, for the loop's thread; dense: what
-        has the dense part on all of them, or None where there is one rank.
+        has the dense part on all of them, or None where there is one rank. failed: tells the others what ends this one.
     restore_generators: has the generators of random numbers go on from where the run that is to go on had left them.
     log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
         such options, counts of keys; see Store.membership.
@@ -120,8 +121,10 @@ class Parts:
     progress: ProgressLine
     membership: Callable[[], Mapping[str, Mapping[str, int]]] = dict
     counters: Callable[[], Mapping[str, Mapping[str, int]]] = field(default=dict)
+    wire: Callable[[], Mapping[str, int]] = dict
     restore_generators: Callable[[], None] = lambda: None
     checkpoint: Checkpointing | None = None
     deltas: Following | None = None
     peers: Peers = ALONE
+    failed: Callable[[BaseException], None] = lambda error: None
     dense: Dense | None = None

@@ -34,6 +34,9 @@ from sfctr.telemetry import notice
 
 from .parts import Part
 
+SAVING_S = 3600.0
+"""How long ranks wait for one that writes or checks files; one that has died is known at once all the same."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
@@ -52,14 +55,15 @@ class Ranks:
         """Collective."""
         if world is None or world.size == 1:
             return cls()
-        loop = world.peers("loop")
+        patience_s = max(world.timeout_s, SAVING_S)
+        loop = world.peers("loop", timeout_s=patience_s)
         names = loop.gather("begin", np.frombuffer(platform.node().encode(), np.uint8).copy())
         return cls(
             world=world,
             loop=loop,
             rows=world.peers("rows"),
             reading=world.peers("reading"),
-            saving=world.peers("saving"),
+            saving=world.peers("saving", timeout_s=patience_s),
             on_machine=sum(name.tobytes() == names[world.rank].tobytes() for name in names),
         )
 
@@ -83,6 +87,21 @@ class Ranks:
     def own_path(self, path: str | Path | None) -> str | Path | None:
         """The path by which a rank keeps a file that each has."""
         return path if path is None or self.is_first else f"{path}.rank-{self.rank}"
+
+    def wire(self, exchange: Exchange | None) -> dict[str, int]:
+        """Bytes that ranks have sent to one another, by kind, and what rows, with their keys and gradients, came to:
+        with virtual ids, as they travel, and position by position. Collective, for the loop's thread."""
+        if self.world is None or not isinstance(exchange, RowExchange):
+            return {}
+        own = {kind: sent for kind, (sent, _) in self.world.bytes.items()}
+        traffic = exchange.traffic
+        own |= {"virtual_ids": traffic.bytes_unique, "positions": traffic.bytes_positions}
+        return self.summed({"wire": own})["wire"]
+
+    def failed(self, error: BaseException) -> None:
+        """Tell the others what ends this rank."""
+        if self.world is not None:
+            self.world.fail(error)
 
     @property
     def part(self) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from sfctr.checkpoint import Checkpoint
 from sfctr.data import Source
+from sfctr.data.order import ORDER
 from sfctr.spec.errors import ConfigError, DataError
 from sfctr.spec.peers import ALONE, Peers
 from sfctr.spec.runfile import RunFile
@@ -75,6 +76,17 @@ def check_data(source: Source, num_rows: int | None) -> None:
         raise DataError(
             f"the training data have {source.num_rows:,} rows, and had {num_rows:,} in the run that is to go on",
             remedy="give it the same data, or train in another directory",
+        )
+
+
+def check_order(run: RunFile, order: int) -> None:
+    """Raise ConfigError where rows were shuffled in another order than this version's."""
+    is_shuffled = run.data.shuffle if run.data.shuffle is not None else run.schema.time_column is None
+    if is_shuffled and order != ORDER:
+        raise ConfigError(
+            f"the run that is to go on read its rows in order {order} of shuffling, and this version of sfctr knows"
+            f" order {ORDER} alone: some rows would be trained twice and others not; train anew, or begin from its rows"
+            " with --restore"
         )
 
 

@@ -90,7 +90,7 @@ class Run:
                 " Run.load(run_dir, model=...)"
             )
         ranks = Ranks.of(world)
-        store = open_trained(run, directory)
+        store = open_trained(run, directory, sharers=ranks.on_machine)
         try:
             saved.load_rows(store, ranks.owns(store))
             module = build_run_model(run) if model is None else model
@@ -246,8 +246,11 @@ def _refuse_target(out: Path, data: Any, reading: Data) -> None:
             raise ConfigError(f"{out} is read, and scores would replace it; give another file to write")
 
 
-def open_store(run: RunFile, directory: Path | None = None) -> Store:
-    """A store of the run's tables, on its device or, said aloud, on the CPU; `directory` takes rows that leave RAM."""
+def open_store(run: RunFile, directory: Path | None = None, *, sharers: int = 1) -> Store:
+    """A store of the run's tables, on its device or, said aloud, on the CPU; `directory` takes rows that leave RAM.
+
+    sharers: processes on this machine whose stores share its memory.
+    """
     train = run.train
     return Store(
         run.tables,
@@ -256,16 +259,18 @@ def open_store(run: RunFile, directory: Path | None = None) -> Store:
         device=device_of_saved(train.device),
         threads=train.threads,
         directory=directory,
+        sharers=sharers,
     )
 
 
-def open_trained(run: RunFile, directory: Path) -> Store:
+def open_trained(run: RunFile, directory: Path, *, sharers: int = 1) -> Store:
     """The same for a run that was trained, perhaps elsewhere: where its place for rows cannot be written, they go to a
     temporary directory."""
     place = run.tiers.disk if isinstance(run.tiers.disk, str) else directory
     if run.tiers.disk is False or os.access(place, os.W_OK):
-        return open_store(run, directory)
-    return open_store(msgspec.structs.replace(run, tiers=msgspec.structs.replace(run.tiers, disk=None)))
+        return open_store(run, directory, sharers=sharers)
+    elsewhere = msgspec.structs.replace(run, tiers=msgspec.structs.replace(run.tiers, disk=None))
+    return open_store(elsewhere, sharers=sharers)
 
 
 def build_run_model(run: RunFile) -> nn.Module:

@@ -1,9 +1,12 @@
 """Where a run's time goes: seconds of its stages, rows that moved, and which stage bound it.
 
-  training's thread   wait (for the next batch), features, forward, backward, update; "step" is all of a step but wait
-  ahead of it         read, unique | plan, write_back (evictions that waited for the disk; not in plan), fetch, lift (to
-                      the device)
-Each `|` separates threads; with window 0 all is one thread, and there is no wait.
+  training's thread   wait (for the next batch), bring (rows of other ranks), features, forward, backward, send
+                      (gradients to other ranks), sum (of the dense part's gradients), update; "step" is all of a step
+                      but wait and bring
+  ahead of it         read, unique, share (keys with other ranks) | plan, write_back (evictions that waited for the
+                      disk; not in plan), fetch, lift (to the device)
+Each `|` separates threads; with window 0 all is one thread, and there is no wait. In bring, send, sum and share a rank
+also waits for slower ones.
 """
 
 from __future__ import annotations
@@ -16,20 +19,25 @@ from sfctr.telemetry import Recorder
 from .state import State
 
 STAGES = (
-    *("read", "unique", "plan", "write_back", "fetch", "lift"),
-    *("wait", "features", "forward", "backward", "update", "step"),
+    *("read", "unique", "share", "plan", "write_back", "fetch", "lift"),
+    *("wait", "bring", "features", "forward", "backward", "send", "sum", "update", "step"),
 )
 
 Seconds = Mapping[str, float]
 Counters = Mapping[str, Mapping[str, int]]
 
-_THREADS_AHEAD = (("read", "unique"), ("plan", "write_back", "fetch", "lift"))
+_THREADS_AHEAD = (("read", "unique", "share"), ("plan", "write_back", "fetch", "lift"))
 _IS_WAITING = 0.1
 """Share of the time that training waits from which on what it waits for bounds the run."""
 
 _WORDS = {
     "read": ("reading", "raise data.threads"),
     "unique": ("finding unique ids", "raise train.threads"),
+    "share": ("sharing keys with other ranks", "use a faster network, or fewer processes"),
+    "ranks": (
+        "rows and gradients on their way between ranks",
+        'set parallel.wire = "bf16", or try the other parallel.sync',
+    ),
     "plan": ("planning where rows go", "raise train.threads or tiers.ram"),
     "write_back": ("writing rows back to disk", "raise tiers.ram"),
     "fetch": ("fetch from disk", "raise tiers.ram or train.window"),
@@ -59,8 +67,9 @@ def bound(stage_s: Seconds, *, window: int) -> str | None:
     parts = {
         "rows": stages["features"] + stages["update"],
         "model": stages["forward"] + stages["backward"],
+        "ranks": stages["bring"] + stages["send"] + stages["sum"],
     }
-    step = stages["step"]
+    step = stages["step"] + stages["bring"]
     parts["other"] = step - sum(parts.values())
     ahead = [{name: stages[name] for name in thread} for thread in _THREADS_AHEAD]
     if window == 0:

@@ -12,7 +12,7 @@ checkpoints are taken there; `whole()` marks what must not be cut in two.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from inspect import GEN_RUNNING, getgeneratorstate
 from time import monotonic
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfctr.data.order import ORDER
 from sfctr.spec.errors import DataError, ModelError, SfctrError
 from sfctr.spec.exchange import F64
 from sfctr.spec.runfile import Checkpoints, Train
@@ -78,7 +79,8 @@ class Trainer:
         self._last_auc: float | None = None
         self._facts: dict[str, Any] = {}
         self._seconds, self._is_whole, self._is_updating = 0.0, True, False
-        self._agreed = Said(0.0)
+        self._agreed, self._is_agreed = Said(0.0), False
+        self._wire: Mapping[str, int] = {}
         self._saved: tuple[int, int] | None = None
         """Step of the newest checkpoint, and of the last evaluation in it."""
         if start is not None:
@@ -109,8 +111,9 @@ class Trainer:
                     self.checkpoint()
                 self.save("last")
                 self.checkpoint_written()
-            except BaseException:
-                if self.step and not self._is_updating:
+            except BaseException as error:
+                self.tell(error)
+                if self.step and not self._is_updating and (self.parts.peers.size == 1 or self._is_agreed):
                     self._keep_what_was_learnt()
                 raise
             finally:
@@ -123,7 +126,7 @@ class Trainer:
         self.delta_if_due()
         for epoch in range(self.epochs_done + 1, self.options.epochs + 1):
             self.epoch = epoch
-            with closing(self.ready_batches()) as stream:
+            with closing(self.ready_batches()) as stream, self.telling():
                 for ready in stream:
                     with ready, span("step", step=self.step + 1), self.whole():
                         self.score_before_learning(ready)
@@ -132,7 +135,8 @@ class Trainer:
                     self.delta_if_due()
                     if self._due.at(self.step, is_late=self._agreed.is_late):
                         self.checkpoint()
-                    self.interrupts.raise_if(self._agreed.stop)
+                    with self.as_one():
+                        self.interrupts.raise_if(self._agreed.stop)
                     if self.finished:
                         break
             if self.options.evaluate_every is None or self.finished or epoch == self.options.epochs:
@@ -184,11 +188,12 @@ class Trainer:
             own = Said(share, self.interrupts.asked, self._due.is_late())
             self._agreed = own.agreed(ready.merge(self.parts.dense, own.numbers()))
             loss = self._agreed.loss
-            self._require_finite(loss)
-            set_lr(self.parts.optimizer, options.optimizer.lr * self.lr_factor)
-            self._is_updating = True
-            ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor, check=True)
-            self._is_updating = False
+            with self.as_one():
+                self._require_finite(loss)
+                set_lr(self.parts.optimizer, options.optimizer.lr * self.lr_factor)
+                self._is_updating = True
+                ready.step(self.parts.optimizer, clip=options.clip, lr_factor=self.lr_factor, check=True)
+                self._is_updating = False
         size = ready.batch.whole_size
         self.stretch.add(size, share, *scores)
         self.step += 1
@@ -197,6 +202,26 @@ class Trainer:
         self.parts.progress.advance(size, loss, self._last_auc)
         if self.step % LOG_EVERY == 0:
             self.log_stretch()
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """What is raised inside all ranks raise, each at this point: then they can still keep what was learnt."""
+        self._is_agreed = True
+        yield
+        self._is_agreed = False
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """What is raised inside the other ranks learn before anything here is closed, which may wait for them."""
+        try:
+            yield
+        except BaseException as error:
+            self.tell(error)
+            raise
+
+    def tell(self, error: BaseException) -> None:
+        if not self._is_agreed:
+            self.parts.failed(error)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
@@ -345,6 +370,7 @@ class Trainer:
             "epochs_done": self.epochs_done,
             "epoch_rows": self.epoch_rows,
             "num_rows": self.num_rows,
+            "order": ORDER,
             "evaluated_at": self._evaluated_at,
             "best_step": self._best_step,
             "last_auc": self._last_auc,
@@ -387,8 +413,15 @@ class Trainer:
             self._last_auc = line.get("auc")
             keys = self.parts.membership()
             line |= {"membership": keys} if keys else {}
+            line |= self._wire_line()
             self.parts.log({"kind": "train", **self._position(), **line, **self._pace(), **self.stages.line()})
             self.stretch = Stretch()
+
+    def _wire_line(self) -> Line:
+        """Bytes that went between ranks since the last line."""
+        now, before = self.parts.wire(), self._wire
+        self._wire = now
+        return {"wire": {kind: count - before.get(kind, 0) for kind, count in now.items()}} if now else {}
 
     def _scores(self, ready: Step, logits: Tensor, weights: Tensor) -> tuple[F64, F64, F64]:
         labels = ready.batch.labels[:, self.columns[0]].astype(np.float64)

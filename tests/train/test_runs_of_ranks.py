@@ -1,0 +1,149 @@
+"""A run on several processes comes to what it comes to in one, whatever shares of the rows they read."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from processes import run_places, run_ranks
+from ranks_run import assert_near, assert_same_run, train_on, with_parallel
+from sklearn.metrics import roc_auc_score
+from stopped_run import run_of, write_data
+
+from sfctr.parallel.world import World
+from sfctr.spec.runfile import Model
+from sfctr.spec.runfile_text import decode_run_file, render_run_file
+from sfctr.train.fit import train_there
+from sfctr.train.run import Run, open_saved
+from sfctr.train.trainer import Trainer
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def place(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("runs"))
+        write_data()
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone(place):
+    train_there(run_of(), Path("alone"), quiet=True)
+    return "alone"
+
+
+CASES = {
+    "3, uneven": (3, {"shares": (9, 0, 7)}),
+    "2, allreduce": (2, {"sync": "allreduce"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_come_to_what_one_process_comes_to(alone, case):
+    size, options = CASES[case]
+    run_dir = case.replace(", ", "-")
+    train_on(size, with_parallel(run_of(), **options), run_dir)
+    assert_same_run(run_dir, alone)
+    lines = [json.loads(line) for line in Path(run_dir, "metrics.jsonl").read_text().splitlines()]
+    wires = [line["wire"] for line in lines if line["kind"] == "train"]
+    assert all(wire[kind] > 0 for wire in wires for kind in ("keys", "rows", "gradients", "dense"))
+    assert all(wire["positions"] > wire["virtual_ids"] > 0 for wire in wires)
+
+
+def score_in_rank(world, directory: str) -> dict | None:
+    os.chdir(directory)
+    with Run.load("alone", world=world) as run:
+        found = run.evaluate("valid.parquet")
+        table = run.predict("train.parquet")
+        assert (table is None) == (world.rank > 0)
+        run.predict("train.parquet", out=f"scores-{world.size}.parquet")
+        return found
+
+
+def test_ranks_measure_and_score_as_one_process_does(alone):
+    size = 3
+    found = run_ranks(size, score_in_rank, str(Path.cwd()))
+    with Run.load(alone) as run:
+        expected = run.evaluate("valid.parquet")
+        table = run.predict("train.parquet")
+    assert found == [found[0]] * size
+    assert_near(found[0], expected, tolerance=1e-7)
+    scores = pq.read_table(f"scores-{size}.parquet")
+    assert scores["row"].equals(table["row"])
+    np.testing.assert_allclose(scores["score"], table["score"], rtol=0, atol=1e-6)
+    labels = pq.read_table("valid.parquet")["click"].to_numpy()
+    with Run.load(alone) as run:
+        of_valid = run.predict("valid.parquet")["score"].to_numpy()
+    assert found[0]["auc"] == pytest.approx(roc_auc_score(labels, of_valid), abs=1e-7)
+
+
+@pytest.mark.parametrize("sizes", [(1, 4, 2), (3, 1)], ids=str)
+def test_a_run_goes_on_with_another_number_of_ranks(alone, sizes):
+    go_on(alone, [(size, {}) for size in sizes])
+
+
+def test_a_run_goes_on_with_another_division_of_the_dense_part(alone):
+    go_on(alone, [(2, {"dense": "fsdp"}), (3, {"dense": "fsdp"}), (2, {"sync": "allreduce"})])
+
+
+def go_on(alone, stretches):
+    run_dir = "-".join(f"{size}{''.join(options.values())}" for size, options in stretches)
+    for number, (size, options) in enumerate(stretches):
+        is_last = number == len(stretches) - 1
+        stop_at = None if is_last else 7 * (number + 1)
+        train_on(size, with_parallel(run_of(), **options), run_dir, resume=number > 0, stop_at=stop_at)
+    assert_same_run(run_dir, alone)
+
+
+def test_an_mlp_whose_layers_are_split_comes_to_the_same(place):
+    wide = Model(name="dcnv2", args={"hidden": [8, 6], "dropout": 0.2})
+    run = msgspec.structs.replace(run_of(), model=wide)
+    train_there(run, Path("wide"), quiet=True)
+    train_on(2, with_parallel(run, tensor=2), "split", stop_at=9)
+    train_on(4, with_parallel(run, tensor=2), "split", resume=True)
+    assert_same_run("split", "wide")
+
+
+def fail_in_rank(place, text: str, run_dir: str, directory: str, kind: str) -> str:
+    """Rank 1 fails in step 6, by itself or together with the others."""
+    os.chdir(directory)
+    backward = Trainer.backward
+
+    def failing(trainer, ready):
+        share, scores = backward(trainer, ready)
+        if trainer.step == 5 and place["rank"] == 1:
+            if kind == "bug":
+                raise ZeroDivisionError("a bug of one rank")
+            share = math.nan
+        return share, scores
+
+    Trainer.backward = failing
+    try:
+        with World.join(**place) as world:
+            train_there(decode_run_file(text, "run.toml"), Path(run_dir), world=world, quiet=True)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "ended"
+
+
+def test_what_ends_one_rank_by_itself_the_others_name(place):
+    found = run_places(3, fail_in_rank, render_run_file(run_of()), "bug", str(Path.cwd()), "bug", timeout_s=60)
+    assert found[1] == "ZeroDivisionError: a bug of one rank"
+    for words in (found[0], found[2]):
+        assert words.startswith("PeerError: rank 1 (") and words.endswith(
+            "has ended: ZeroDivisionError: a bug of one rank"
+        )
+
+
+def test_a_loss_that_is_no_number_on_one_rank_ends_all_at_that_step_and_keeps_the_model(place):
+    found = run_places(2, fail_in_rank, render_run_file(run_of()), "nan", str(Path.cwd()), "nan", timeout_s=60)
+    assert [words[:40] for words in found] == ["ModelError: the loss is nan at step 6 (e"] * 2
+    assert open_saved(Path("nan"), "last").facts["step"] == 5

@@ -16,8 +16,9 @@ all, with vectors of 16 floats and a top MLP of 512-256; its dense part learns b
 3. One process against two, and two against TorchRec and DistributedDataParallel over a sparse nn.EmbeddingBag, with the
    same rows and global batch. Ours has batches in memory as its reader gives them; it finds unique keys and makes new
    rows during the measured steps, up to 4 batches ahead. Rivals have tensors made before the clock starts, ids numbered
-   from 0, and tables of just as many rows, all in their favour; plain torch has the whole table on every rank, and one
-   accumulator an element where the others have one a row.
+   from 0, and tables of just as many rows, all in their favour. TorchRec shards all tables, as ours does (its
+   planner would replicate small ones: see baselines/dlrm_torchrec.py). Plain torch has the whole table on every rank,
+   and one accumulator an element where the others have one a row.
 
 Rounds are taken in turn, medians quoted: of a training its median step, past the first quarter, and of these over
 rounds. It would measure something else with larger batches (more is merged), other skew of ids, longer vectors, a real

@@ -5,7 +5,8 @@ replicated by TorchRec's DistributedModelParallel. KeyedJaggedTensors are made b
 
 The planner may choose between whole tables and parts of their rows. Left to itself it replicates small tables, whose
 row-wise Adagrad then comes to other numbers in TorchRec 1.8.0: after 12 steps of 1,024 rows a loss of 0.601, where
-a plain twin, ours, and one process of TorchRec with all tables sharded have 0.588 or 0.589.
+a plain twin, ours, and one process of TorchRec with all tables sharded have 0.588 or 0.589. (Two such processes have
+0.584; why is not known. With SGD all agree.)
 
     python dlrm_torchrec.py RANK SIZE PORT FOLDER    (jobs on stdin, see processes_model.serve)
 """

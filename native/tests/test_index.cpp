@@ -350,6 +350,6 @@ int main() {
     room_is_made_where_keys_are_expected(ranges, 1000);
   }
   keys_that_are_expected_have_the_room(from_to(64, 128), 700'000, true);  // shards split on the way
-  room_is_made_where_keys_are_expected(~from_to(85, 171), 1'500'000);
+  room_is_made_where_keys_are_expected(from_to(255, 256), 700'000);       // shards smaller than the range
   nothing_that_is_expected_is_all_that_is_known();
 }

@@ -113,7 +113,7 @@ def train(
     def body(peers: ThreadPeers) -> Trained:
         rank = peers.rank
         own = directory and f"{directory}/{rank}"
-        with sfctr.Store(tables, tiers=tiers(rank), seed=3, directory=own) as store:
+        with sfctr.Store(tables, tiers=tiers(rank), seed=3, directory=own, copies=size > 1) as store:
             exchange = None
             if size > 1:
                 exchange = make_exchange(store, options, ThreadPeers(reading, rank), peers)

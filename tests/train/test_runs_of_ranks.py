@@ -12,13 +12,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from processes import run_places, run_ranks
-from ranks_run import assert_near, assert_same_run, train_on, with_parallel
+from ranks_run import assert_near, assert_same_run, lines_of, train_on, with_parallel
 from sklearn.metrics import roc_auc_score
 from stopped_run import run_of, write_data
 
+from sfctr.data import Source
+from sfctr.export import apply_deltas, load_export
 from sfctr.parallel.world import World
-from sfctr.spec.runfile import Model
+from sfctr.spec.errors import DataError
+from sfctr.spec.runfile import Export, Model, RunFile
 from sfctr.spec.runfile_text import decode_run_file, render_run_file
+from sfctr.spec.schema import Dense, Schema
 from sfctr.train.fit import train_there
 from sfctr.train.run import Run, open_saved
 from sfctr.train.trainer import Trainer
@@ -147,3 +151,82 @@ def test_a_loss_that_is_no_number_on_one_rank_ends_all_at_that_step_and_keeps_th
     found = run_places(2, fail_in_rank, render_run_file(run_of()), "nan", str(Path.cwd()), "nan", timeout_s=60)
     assert [words[:40] for words in found] == ["ModelError: the loss is nan at step 6 (e"] * 2
     assert open_saved(Path("nan"), "last").facts["step"] == 5
+
+
+def outcome_in_rank(place, text: str, run_dir: str, directory: str) -> str:
+    os.chdir(directory)
+    try:
+        with World.join(**place) as world:
+            train_there(decode_run_file(text, "run.toml"), Path(run_dir), world=world, quiet=True)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "ended"
+
+
+def outcomes(run: RunFile, run_dir: str, size: int = 2) -> list[str]:
+    return run_places(size, outcome_in_rank, render_run_file(run), run_dir, str(Path.cwd()), timeout_s=90)
+
+
+def test_a_run_may_have_no_rows_of_tables(place):
+    schema = Schema(label="click", features=[Dense("price", standardize=True)])
+    run = msgspec.structs.replace(run_of(), schema=schema, tables=(), model=Model(name="dcnv2", args={"hidden": [4]}))
+    train_there(run, Path("dense"), quiet=True)
+    assert outcomes(run, "dense-2") == ["ended"] * 2
+    assert_near(lines_of("dense-2"), lines_of("dense"))
+
+
+def bad_batch_in_rank(place, text: str, run_dir: str, directory: str) -> str:
+    """The seventh batch of rank 1 cannot be read."""
+    batches = Source.batches
+
+    def reading(source, epoch=0, *, start_row=0):
+        for number, batch in enumerate(batches(source, epoch, start_row=start_row)):
+            if number == 6 and place["rank"] == 1:
+                raise DataError("label 7 is none", file="clicks.parquet", row=500)
+            yield batch
+
+    Source.batches = reading
+    return outcome_in_rank(place, text, run_dir, directory)
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_bad_data_of_one_rank_end_all_at_its_batch_and_the_model_is_kept(place, window):
+    text, run_dir = render_run_file(run_of(window=window)), f"bad-{window}"
+    found = run_places(2, bad_batch_in_rank, text, run_dir, str(Path.cwd()), timeout_s=60)
+    assert found[1] == "DataError: clicks.parquet, row 500: label 7 is none"
+    assert found[0] == "PeerError: rank 1 cannot go on: DataError: clicks.parquet, row 500: label 7 is none"
+    assert open_saved(Path(run_dir), "last").facts["step"] == 6
+    assert any(Path(run_dir, "checkpoints").glob("step-*006"))
+
+
+def test_deltas_of_several_ranks_are_those_of_the_whole_model(place):
+    model = Model(name="dcnv2", args={"hidden": [8], "batch_norm": True})
+    run = msgspec.structs.replace(run_of(), model=model, export=Export(delta_every=9))
+    assert outcomes(run, "followed") == ["ended"] * 2
+    deltas = sorted(Path("followed/deltas").iterdir())
+    assert [path.name for path in deltas] == ["000001", "000002", "base"]
+    apply_deltas(deltas[2], deltas[:2], Path("served"))
+    with Run.load("followed", "last") as last:
+        last.export("exported")
+    for path in Path("exported").glob("*.parquet"):
+        assert (Path("served") / path.name).read_bytes() == path.read_bytes(), path
+    frame = pq.read_table("valid.parquet")
+    served, own = (load_export(directory).predict(frame) for directory in ("served", "exported"))
+    np.testing.assert_array_equal(served["score"], own["score"])
+
+
+def test_other_data_on_one_rank_are_refused(place):
+    os.makedirs("other", exist_ok=True)
+    pq.write_table(pq.read_table("train.parquet").slice(0, 400), "other/train.parquet")
+    pq.write_table(pq.read_table("valid.parquet"), "other/valid.parquet")
+    found = run_places(2, elsewhere_in_rank, render_run_file(run_of()), str(Path.cwd()), timeout_s=60)
+    assert all(
+        "do not read the same data: rows for training and for validation are [502, 100] and [400, 100]" in words
+        for words in found
+    ), found
+
+
+def elsewhere_in_rank(place, text: str, directory: str) -> str:
+    run_dir = str(Path(directory, "elsewhere"))
+    directory = str(Path(directory, "other")) if place["rank"] else directory
+    return outcome_in_rank(place, text, run_dir, directory)

@@ -90,6 +90,11 @@ def save_model(
             if together.is_first:
                 (beside(directory) / "rows").mkdir()
             together.say()
+            if not (written / "rows").is_dir():
+                raise CheckpointError(
+                    f"rank {peers.rank} does not see {written}, which rank 0 has made: the directory of a run"
+                    " must be on a file system that all processes share"
+                )
             files = _write_part(written, store, strings or {}, peers.rank)
             tensors = copies(model_tensors(model, store, parts))
             said = together.say(json.dumps([files, store.membership()]).encode())

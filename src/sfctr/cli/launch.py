@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sfctr.spec.errors import ConfigError
+from sfctr.spec.runfile import RunFile
 
 from .run_file import RUN_FILE, SET, read_run_file
+from .world import LAUNCHER
 
 
 def launch(
@@ -36,8 +38,9 @@ def launch(
 
     Further options are those of 'sfctr train'. With several machines, the same command is given on each of them.
     """
-    read_run_file(run_file, set_)  # a mistake is said once, and before anything starts
-    _check_place(nodes, rendezvous)
+    run = read_run_file(run_file, set_)  # a mistake is said once, and before anything starts
+    _check_machines(nodes, node_rank, rendezvous)
+    _check_run(run, run_file, context.args, nodes * processes)
     _prepare(os.environ, processes)
     from sfctr.parallel.launcher import launch as start
 
@@ -49,14 +52,38 @@ def launch(
     raise typer.Exit(code)
 
 
-def _check_place(nodes: int, rendezvous: str | None) -> None:
+def _check_run(run: RunFile, run_file: Path, more: Sequence[str], size: int) -> None:
+    """What each process would refuse."""
+    from sfctr.data import lanes_of
+
+    from .main import app
+    from .train import check_place
+
+    lanes_of(0, size, run.parallel.shares)
+    if size % run.parallel.tensor:
+        raise ConfigError(
+            f"parallel.tensor is {run.parallel.tensor} and {size} processes train, which is no multiple of it"
+        )
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    with command.commands["train"].make_context("sfctr train", [str(run_file), *more]) as given:
+        options = given.params
+    if not (options["resume"] or options["overwrite"]):
+        check_place(options["run"] or Path("runs") / run_file.stem)
+
+
+def _check_machines(nodes: int, node_rank: int | None, rendezvous: str | None) -> None:
     if nodes > 1 and rendezvous is None:
         raise ConfigError(
             f"--nodes is {nodes} and machines need a place to meet; add --rendezvous HOST:PORT, an address of one of"
             " them"
         )
-    if rendezvous is not None and not rendezvous.rpartition(":")[2].isdecimal():
-        raise ConfigError(f"--rendezvous is '{rendezvous}' and must be HOST:PORT, such as 10.0.0.1:29400")
+    if rendezvous is not None:
+        port = rendezvous.rpartition(":")[2]
+        if not (port.isdecimal() and 0 < int(port) < 1 << 16):
+            raise ConfigError(f"--rendezvous is '{rendezvous}' and must be HOST:PORT, such as 10.0.0.1:29400")
+    if node_rank is not None and node_rank >= nodes:
+        raise ConfigError(f"--node-rank is {node_rank} and must be below --nodes, {nodes}")
 
 
 def _prepare(environment: MutableMapping[str, str], processes: int) -> None:
@@ -67,8 +94,10 @@ def _prepare(environment: MutableMapping[str, str], processes: int) -> None:
         # Read when torch is loaded. Threads that spin while they wait take the cores from other processes.
         "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // processes, 1)),
         "OMP_WAIT_POLICY": "PASSIVE",
-        # The launcher's own log; what ends a process that process says.
+        # The logs of the launcher and of torch's own connections; what ends a process that process says.
         "LOGLEVEL": "ERROR",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     for name, value in defaults.items():
         environment.setdefault(name, value)
+    environment[LAUNCHER] = str(os.getpid())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,9 +67,9 @@ def train(
         is_first = others is None or others.world.rank == 0
         again = others is not None and others.restarted
         if is_first and not (resume or overwrite or again):
-            _check_place(run_dir)
+            check_place(run_dir)
         if others is not None:
-            more |= {"world": others.world, "again": again, "job": f"{others.job} {os.getppid()}"}
+            more |= {"world": others.world, "again": again, "job": others.job}
         try:
             train_there(options, run_dir, resume=resume, overwrite=overwrite, **more)
         except (KeyboardInterrupt, Terminated) as stopped:
@@ -81,7 +80,7 @@ def train(
             print(_summary(open_saved(run_dir).facts, options.train.watch, run_dir))
 
 
-def _check_place(run_dir: Path) -> None:
+def check_place(run_dir: Path) -> None:
     """Refuse, in words of the command line, a directory where no new run can be."""
     from sfctr.train.run_dir import RUN_FILE
 

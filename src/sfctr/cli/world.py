@@ -19,6 +19,8 @@ from sfctr.telemetry import notice
 if TYPE_CHECKING:
     from sfctr.parallel.world import World
 
+LAUNCHER = "SFCTR_LAUNCHER"
+"""Where `sfctr launch` tells its processes its number."""
 PARENT_S = 1.0
 """Seconds between looks at whether the launcher is still there."""
 
@@ -44,7 +46,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a command has of the other processes. restarted: all of them were started anew after one had failed."""
+    """What a command has of the other processes. restarted: all of them were started anew after one had failed. job: of
+    all attempts that the same launcher makes."""
 
     world: World
     restarted: bool
@@ -115,7 +118,17 @@ def joined(*, timeout_s: float, device: str = "cpu") -> Iterator[Joined | None]:
         _warn_of_shared_store(place)
         # Launchers of different machines count restarts differently.
         counts = world.peers("launch").gather("launch", _as_bytes(place.restarts))
-        yield Joined(world, any(int.from_bytes(bytes(count), "little") for count in counts), place.job)
+        again = any(int.from_bytes(bytes(count), "little") for count in counts)
+        yield Joined(world, again, f"{place.job} {os.getppid()} {_began(os.getppid())}")
+
+
+def _began(pid: int) -> str:
+    """When a process began, in ticks since the machine did: with its number a name that no other one has."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return "-"
 
 
 def _as_bytes(number: int) -> Any:
@@ -146,7 +159,7 @@ def _choose_interface(place: Place) -> None:
 
 def _follow_parent() -> None:
     """End this process when the launcher has gone: nobody else would, and it would train on beside its successor."""
-    parent = os.getppid()
+    parent = int(os.environ.get(LAUNCHER, os.getppid()))  # it may have gone by now
 
     def follow() -> None:
         while os.getppid() == parent:

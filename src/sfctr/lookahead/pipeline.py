@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -146,16 +147,17 @@ class Pipeline:
         try:
             prepared = self._next_batch()
         except BaseException as error:
-            self._tell(error)
+            self._tell_failure(error)
             raise
         if prepared is None and not self._others_stopped:
-            self._tell(None)
+            self._rows.ended(read_all=True)
         return prepared
 
-    def _tell(self, error: BaseException | None) -> None:
-        """Tell the other ranks that there is no next batch, unless they have told that."""
+    def _tell_failure(self, error: BaseException) -> None:
+        """Tell the other ranks why there is no next batch, unless one of them is why."""
         if not isinstance(error, PeerError):
-            self._rows.ended(error, read_all=not self._stop)
+            with suppress(PeerError):  # what ends this rank is the first error
+                self._rows.failed(error)
 
     def _place_now(self, name: str, place: Place, prepared: Prepared) -> None:
         with span(name, step=self._num_read):
@@ -175,11 +177,11 @@ class Pipeline:
                     self._known.append(prepared)
                     self._changed.notify_all()
             if not self._others_stopped:
-                self._tell(None)
+                self._rows.ended(read_all=not self._stop)
         except BaseException as error:
-            self._tell(error)
             with self._changed:
                 self._error = self._error or error
+            self._tell_failure(error)
         finally:
             with self._changed:
                 self._read_all = True

@@ -12,6 +12,7 @@ import numpy as np
 
 from sfctr import _native
 from sfctr.spec.batch import Batch
+from sfctr.spec.errors import ConfigError, mark_agreed
 from sfctr.spec.exchange import Exchange, Shared, Whole
 from sfctr.store import Store
 from sfctr.telemetry import span
@@ -56,16 +57,23 @@ class Rows:
             return Prepared(batch, own)
         with span("share", step=step):
             shared = self.exchange.share(whole_of(batch), own)
+        if shared is not None and isinstance(batch, Batch) and shared.whole.size != batch.whole_size:
+            raise ConfigError(
+                f"the ranks' parts of a batch have {shared.whole.size} rows together and it has {batch.whole_size};"
+                " have the same files on all machines"
+            )
         return None if shared is None else Prepared(batch, own, shared)
 
-    def ended(self, error: BaseException | None, *, read_all: bool) -> None:
-        """There is no next batch: all were read, or this rank stopped or failed before."""
-        if self.exchange is None:
-            return
-        if error is not None:
-            self.exchange.fail(error)
-        else:
+    def ended(self, *, read_all: bool) -> None:
+        """There is no next batch: all were read, or this rank stopped before. Raises PeerError."""
+        if self.exchange is not None:
             self.exchange.end(read_all=read_all)
+
+    def failed(self, error: BaseException) -> None:
+        """There is no next batch, because of this; all ranks learn of it in its place. Raises PeerError."""
+        if self.exchange is not None:
+            self.exchange.fail(error)
+            mark_agreed(error)
 
     def announce(self, prepared: Prepared) -> None:
         self.store.announce(prepared.kept)
@@ -85,11 +93,18 @@ class Rows:
         self.store.fetch(prepared.kept)
 
     def begin(self, prepared: Prepared) -> None:
-        """It is the batch's turn, and the one before has ended: what its rows are is decided, and they are there."""
-        self.store.settle(prepared.kept, prepared.time)
-        if self.exchange is not None:
-            with span("bring", step=self.store.steps + 1):
-                self.exchange.bring_rows(prepared.shared, self.store.groups)
+        """It is the batch's turn, and the one before has ended: what its rows are is decided, and they are there.
+
+        Whatever is raised, the batch has then ended.
+        """
+        try:
+            self.store.settle(prepared.kept, prepared.time)
+            if self.exchange is not None:
+                with span("bring", step=self.store.steps + 1):
+                    self.exchange.bring_rows(prepared.shared, self.store.groups)
+        except BaseException:
+            self.discard(prepared)
+            raise
 
     def merge(self, prepared: Prepared) -> None:
         """Have the gradients of all ranks, merged, where rows are kept."""

@@ -175,6 +175,8 @@ class Ready(RowRange):
             raise ConfigError(f"clip is {clip!r} and must be above 0")
         self._must_train_dense_tables(optimizer)
         if not self._is_merged:
+            if self._prepared.shared is not None and (check or clip is not None):
+                raise ConfigError("the norm is of the gradients of all ranks: call merge(dense) before step()")
             self.merge()
         with span("update", step=self.number + 1), torch.no_grad():
             for table in self._store.dense_tables.values():

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sfctr.spec.errors import ModelError
 from sfctr.spec.peers import Peers
 
 from .sums import gather_numbers
@@ -68,14 +69,24 @@ class WideBatchNorm(nn.BatchNorm1d):
 
 
 def widen_batch_norms(model: nn.Module, peers: Peers) -> bool:
-    """Put WideBatchNorm where the model has batch norm of one kind or another; whether it has any."""
+    """Put WideBatchNorm where the model has nn.BatchNorm1d; whether it has any. Raises ModelError for another kind."""
     found = False
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
+            if _is_other_norm(child):
+                raise ModelError(
+                    f"the model has {type(child).__name__}, and of several processes only nn.BatchNorm1d takes its"
+                    " statistics over the rows of all; use that one, or a norm within a row such as nn.LayerNorm"
+                )
             if isinstance(child, nn.BatchNorm1d):
                 setattr(parent, name, WideBatchNorm(child, peers))
                 found = True
     return found
+
+
+def _is_other_norm(module: nn.Module) -> bool:
+    """Batch norm that nothing can be put in the place of."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.BatchNorm1d)
 
 
 def _join(peers: Peers, rows_RC: Tensor) -> tuple[int, Any, Any]:

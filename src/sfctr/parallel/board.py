@@ -45,6 +45,7 @@ class Board:
         store.set(f"who/{rank}", self._names[rank])
         self._beat(0)
         self._closed = threading.Event()
+        self._known = ""  # of a failure
         self._beats = threading.Thread(target=self._live, name="sfctr-beat", daemon=True)
         self._beats.start()
 
@@ -98,9 +99,12 @@ class Board:
         return self.failure() or "the connection to another rank was lost; see the output of the others"
 
     def failure(self) -> str | None:
-        """The one that all ranks report, if there is one."""
+        """The one that all ranks report, if there is one. Once read it is known, also when the store has gone."""
+        if self._known:
+            return self._known
         found = _ask(lambda: self._store.get("failure").decode() if self._store.check(["failure"]) else "", "")
         if found:
+            self._known = found
             _ask(lambda: self._store.set(f"read/{self._rank}", "1"), None)
         return found or None
 

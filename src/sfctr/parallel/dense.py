@@ -33,8 +33,8 @@ class DenseParallel:
 
     parameters: what the optimizer is to update, by name ("model.<name>", "table.<table>.<name>"): the modules' own, or
         this rank's parts of them.
-    needs_every_rank: whether forward and backward wait for the other ranks, so that a rank without rows must run them,
-        too, on an empty batch, in training and in evaluation.
+    needs_every_rank: whether training's forward waits for the other ranks or draws what they draw, so that a rank
+        without rows must run it, too, on an empty batch; scores_on_every_rank: the same of evaluation.
     """
 
     def __init__(self, model: nn.Module, options: Parallel, world: World, tables: Mapping[str, nn.Module]) -> None:
@@ -46,7 +46,7 @@ class DenseParallel:
         """By the name in `parameters`; those that are not here are whole on every rank."""
         modules = {"model": model, **{f"table.{name}": table for name, table in tables.items()}}
         _make_equal(modules, self)
-        key_by_row(model, self._rows)
+        has_dropout = key_by_row(model, self._rows)
         has_norms = widen_batch_norms(model, self._peers)
         if options.tensor > 1:
             self._split(options.tensor)
@@ -58,7 +58,11 @@ class DenseParallel:
         self._sharded: dict[str, nn.Parameter] = {}
         if options.dense == "fsdp":
             self._shard()
-        self.needs_every_rank = has_norms or bool(self.shares)
+        self.needs_every_rank = has_norms or has_dropout or bool(self.shares)
+
+    @property
+    def scores_on_every_rank(self) -> bool:
+        return bool(self.shares)
 
     @contextmanager
     def rows(self, whole: int, places: Tensor) -> Iterator[None]:

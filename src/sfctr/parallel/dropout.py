@@ -45,14 +45,17 @@ class RowDropout(nn.Dropout):
         return x * (mask[:, first : first + x.shape[1]] if x.dim() > 1 else mask)
 
 
-def key_by_row(model: nn.Module, rows: Rows) -> None:
-    """Put RowDropout where the model has nn.Dropout. Raises ModelError for dropout of another kind."""
+def key_by_row(model: nn.Module, rows: Rows) -> bool:
+    """Put RowDropout where the model has nn.Dropout; whether it has any. Raises ModelError for other dropout."""
+    found = False
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Dropout:
                 setattr(parent, name, RowDropout(child, rows))
+                found = found or child.p > 0
             elif isinstance(child, nn.modules.dropout._DropoutNd) and not isinstance(child, RowDropout):
                 raise ModelError(
                     f"the model has {type(child).__name__}, whose masks would differ over several processes; use"
                     " nn.Dropout, or train in one process"
                 )
+    return found

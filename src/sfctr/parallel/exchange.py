@@ -65,15 +65,23 @@ class SharedBatch:
 class RowExchange:
     """See spec.exchange.Exchange.
 
-    reading, training: Peers for the thread that reads and for the one that trains. sides: of every group of the store,
-    in its order.
+    reading, training: Peers for the thread that reads and for the one that trains; viewing: for the latter, too, where
+    it evaluates and may have to wait for ranks that read more slowly; None: training's. sides: of every group of the
+    store, in its order.
     """
 
     def __init__(
-        self, reading: Peers, training: Peers, sides: Sequence[GroupSide], *, timeout_s: float = 120.0
+        self,
+        reading: Peers,
+        training: Peers,
+        sides: Sequence[GroupSide],
+        *,
+        viewing: Peers | None = None,
+        timeout_s: float = 120.0,
     ) -> None:
         self.rank, self.size, self.timeout_s = training.rank, training.size, timeout_s
         self._reading, self._training, self._sides = reading, training, tuple(sides)
+        self._viewing = training if viewing is None else viewing
         self.traffic = Traffic()
 
     # ----------------------------------------------------------------------------------------------- reader's thread
@@ -164,7 +172,7 @@ class RowExchange:
             group.kinds(ws) if side.has_membership else None
             for group, ws, side in zip(groups, shared.owned, self._sides, strict=True)
         ]
-        arrived, their_kinds = self._bring(shared.routes, shared.asked, shared.owned, found, kinds)
+        arrived, their_kinds = self._bring(self._training, shared.routes, shared.asked, shared.owned, found, kinds)
         for number, (group, ws, copies) in enumerate(zip(groups, shared.own, shared.copies, strict=True)):
             if copies is not None:
                 _put_copies(arrived[number], shared, number, found[number], copies, self.rank)
@@ -172,6 +180,7 @@ class RowExchange:
 
     def _bring(
         self,
+        peers: Peers,
         routes: Sequence[Route],
         questions: Sequence[Asked],
         owned: Sequence[_native.WorkingSet],
@@ -200,7 +209,7 @@ class RowExchange:
             for side, way in zip(self._sides, routes, strict=True)
         ]
         theirs = [None if kind is None else np.zeros(len(a), np.uint8) for kind, a in zip(kinds, arrived, strict=True)]
-        for rank, message in enumerate(map(Reader, self._training.exchange("rows", messages, lengths))):
+        for rank, message in enumerate(map(Reader, peers.exchange("rows", messages, lengths))):
             for side, way, out, kind in zip(self._sides, routes, arrived, theirs, strict=True):
                 places = way.travelling[rank]
                 out[places] = side.shape.take_weights(message, places.size)
@@ -274,12 +283,12 @@ class RowExchange:
     ) -> None:
         nowhere = [np.zeros_like(side.is_replicated) for side in self._sides]
         routes = self._routes(working_sets, nowhere)
-        questions = self._asked(self._tell(self._training, routes, ()), nowhere)
+        questions = self._asked(self._tell(self._viewing, routes, ()), nowhere)
         owned = tuple(_owned(question) for question in questions)
         see(owned)
         found = [_weights(group, ws, side) for group, ws, side in zip(groups, owned, self._sides, strict=True)]
         kinds = [group.kinds(ws) for group, ws in zip(groups, owned, strict=True)]
-        arrived, theirs = self._bring(routes, questions, owned, found, kinds)
+        arrived, theirs = self._bring(self._viewing, routes, questions, owned, found, kinds)
         for group, ws, weights, kind in zip(groups, working_sets, arrived, theirs, strict=True):
             group.adopt(ws, weights, kind, train=False)
 

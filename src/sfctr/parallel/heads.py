@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from sfctr.spec.errors import PeerError
+from sfctr.spec.errors import PeerError, mark_agreed
 from sfctr.spec.exchange import Whole
 
 from .packing import Array, Reader
@@ -50,7 +50,9 @@ def read_heads(messages: Sequence[Reader]) -> Whole | None:
     for rank, message in enumerate(messages):
         state, size, time, num_labels = message.take(np.int64, 4).tolist()
         if state == _State.FAILED:
-            raise PeerError(f"rank {rank} cannot go on: {message.rest().tobytes().decode()}")
+            failure = PeerError(f"rank {rank} cannot go on: {message.rest().tobytes().decode()}")
+            mark_agreed(failure)
+            raise failure
         states.append(state)
         weights = message.take(np.float64, num_labels).copy()
         parts.append(Whole(size=size, weights=weights, time=None if time == _NO_TIME else time))

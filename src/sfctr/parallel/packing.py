@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 def packed(arrays: Sequence[Array]) -> Bytes:
     """All their bytes."""
     parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
-    return np.concatenate(parts) if len(parts) != 1 else parts[0]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.uint8), *parts])
 
 
 class Reader:

@@ -44,6 +44,15 @@ class PeerError(SfctrError):
     """Another process of the run has ended, does not answer, or cannot go on; the message names its rank."""
 
 
+def mark_agreed(error: BaseException) -> None:
+    """All ranks raise this, or what came of it, at the same place: together they can still keep what was learnt."""
+    error.__dict__["is_agreed"] = True
+
+
+def is_agreed(error: BaseException) -> bool:
+    return bool(error.__dict__.get("is_agreed", False))
+
+
 class Terminated(SystemExit):
     """The process was asked to end (SIGTERM) while it trained; it leaves with exit code 143, as is usual then."""
 

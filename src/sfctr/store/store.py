@@ -32,6 +32,9 @@ from .memory import default_ram_bytes
 from .replica import Replica
 from .spill import open_spill
 
+COPIES_PART = 4
+"""One in so many bytes of RAM is for copies of others' rows, where there are such."""
+
 
 class Store:
     """Rows of all tables, in RAM and, where that is not enough, on disk; with tiers.device trained on the device.
@@ -45,7 +48,7 @@ class Store:
     by commit() and by remove(), for whoever keeps a copy of the rows. A key that comes back begins anew.
     Tables in bf16, and those with options of membership, are trained in RAM whatever tiers.device is.
     faults: for tests: what goes wrong in every group. sharers: processes whose stores share what the machine has left,
-    where tiers.ram is not set.
+    where tiers.ram is not set. copies: of others' rows will be kept here, too: a quarter of the RAM is for them.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Store:
         on_removed: Callable[[str, U64], None] | None = None,
         faults: _native.RowFaults | None = None,
         sharers: int = 1,
+        copies: bool = False,
     ) -> None:
         tables = [rebuilt(table, f"tables.{table.name}") for table in tables]
         self.tables: Mapping[str, Table] = {table.name: table for table in tables}
@@ -68,7 +72,9 @@ class Store:
         self.seed = seed
         self.steps = 0
         self._spill = open_spill(tiers, directory)
-        self._budget = _native.Budget(tiers.ram_bytes or default_ram_bytes(sharers))
+        ram = tiers.ram_bytes or default_ram_bytes(sharers)
+        for_copies = ram // COPIES_PART if copies else 0
+        self._budget, self._budget_of_copies = _native.Budget(ram - for_copies), _native.Budget(max(1, for_copies))
         self.groups = tuple(
             Group(
                 plan,
@@ -92,9 +98,18 @@ class Store:
         _native.set_num_threads(threads)
 
     def replica(self, number: int) -> Replica:
-        """A place for copies of rows of group `number` that others hold, within this store's RAM."""
-        self._replicas.append(Replica(self.groups[number].plan, self.seed, self._budget, policy=self.tiers.policy))
+        """A place for copies of rows of group `number` that others hold, within this store's RAM.
+
+        Whatever changes rows otherwise than by a step (load_rows, load_records, set_vectors, remove) forgets all copies
+        here; whoever keeps copies of this store's rows must do so, too, at the same point between two steps.
+        """
+        plan, budget = self.groups[number].plan, self._budget_of_copies
+        self._replicas.append(Replica(plan, self.seed, budget, policy=self.tiers.policy))
         return self._replicas[-1]
+
+    def _forget_copies(self) -> None:
+        for replica in self._replicas:
+            replica.clear()
 
     @property
     def has_device_tier(self) -> bool:
@@ -297,6 +312,7 @@ class Store:
         RuntimeError while a Ready is open; for a table without options of membership, while a Lookahead is at work.
         """
         group, place = self.group_of(table)
+        self._forget_copies()
         count = group.remove(place, _as_keys(keys))
         self._tell_removed()
         return count
@@ -476,6 +492,7 @@ class Store:
         A table in bf16 takes the vectors rounded to nearest even; those of another such table stay as they are.
         """
         group, place = self.group_of(table)
+        self._forget_copies()
         with self._named_errors():
             group.load(place, block)
         self._unread.pop(table, None)
@@ -489,6 +506,7 @@ class Store:
         beside the keys (see RowBlock). only_new: a key that has a row keeps it.
         """
         group, place = self.group_of(table)
+        self._forget_copies()
         with self._named_errors():
             group.load_records(2 * place + is_null, keys, records, last, only_new=only_new)
         self._unread.pop(table, None)
@@ -499,6 +517,7 @@ class Store:
         keys: integers [n]. A table in bf16 takes the vectors rounded to nearest even.
         """
         group, place = self.group_of(table)
+        self._forget_copies()
         with self._named_errors():
             group.begin_from(place, _as_keys(keys), np.asarray(vectors, dtype=np.float32))
         self._unread.pop(table, None)

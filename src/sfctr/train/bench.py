@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import replace
 from functools import partial
@@ -61,6 +62,7 @@ class Bench:
         self.labels = Labels.of(run.schema, run.train.loss_labels)
         self.exchange = ranks.exchange(store, run.parallel)
         self.dense: DenseRanks | None = None
+        self._plain = module  # as it is in one process: what is exported
         self.scorer = scorer_of(run, store, module, self.exchange)
 
     def trainer(self, progress: ProgressLine, found: Checkpoint | None = None, *, goes_on: bool = False) -> Trainer:
@@ -70,7 +72,10 @@ class Bench:
         """
         if found is not None:
             found.load_model(self.module)
+        if self.ranks.size > 1 and self.run.export.delta_every is not None:
+            self._plain = copy.deepcopy(self.module)
         self.dense = self.ranks.dense(self.module, self.store, self.run.parallel)
+        self.scorer.needs_every_rank = self.dense is not None and self.dense.parallel.scores_on_every_rank
         parts, start = self._parts(progress), None
         require_savable(self.module, self.store, parts.optimizer, self.dense_parts)
         if found is not None:
@@ -139,10 +144,12 @@ class Bench:
     def trained(self) -> Trained:
         """What there is to export now; all ranks ask."""
         texts = strings_of(self.source)
+        if self.dense is not None:
+            self._plain.load_state_dict(self.dense.parallel.state_dict())
         return Trained(
             run=msgspec.structs.replace(self.run, data=reading_options(self.run.data)),
             store=self.store,
-            model=self.module,
+            model=self._plain,
             labels=self.labels.names,
             log_odds_shift=self.source.log_odds_shift,
             strings=texts_on_first(self.ranks.loop, texts, list(texts)),

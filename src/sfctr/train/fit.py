@@ -176,15 +176,16 @@ def train_there(
                 resume = resume or (again and (not overwrite or began_here(run_dir, job)))
                 stack.enter_context(claimed(run_dir, resume=resume, overwrite=overwrite and not resume))
             resume = together.hear_first(bytes([resume])) == b"\1"
-        origin = None if restore is None else Origin.open(restore, allow)
+        origin = None if restore is None else Origin.open(restore, allow, ranks.loop)
         run = run if origin is None else origin.settle(run)
         run, start = find_start(run, run_dir, model, ranks.loop) if resume else (settled(run, model), None)
         module = (build_run_model(run) if model is None else model).to(run.train.device)
         recorder = stack.enter_context(Recorder(_open_trace(stack, ranks.own_path(trace))))
         source, held_out = open_sources(stack, run, run_dir, data, valid, ranks=ranks)
+        ranks.require_same_data(source, held_out)
         check_validation(run, held_out is not None)
         run = msgspec.structs.replace(run, schema=source.schema)
-        store = open_store(run, run_dir, sharers=ranks.on_machine)
+        store = open_store(run, run_dir, sharers=ranks.on_machine, copies=ranks.keep_copies(run))
         stack.callback(store.close)
         progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet or not ranks.is_first)
         stack.callback(progress.close)
@@ -223,7 +224,7 @@ def _begin(
         check_data(source, loop["num_rows"])
         check_order(run, loop.get("order", 1))
         start.load_store(store, ranks.owns(store), ranks.loop)
-        source.restore_strings(start.strings())
+        source.restore_strings(start.strings() if ranks.is_first else {})  # who writes them again
         progress.start_from(loop["rows"])
         return start
     if origin is not None:

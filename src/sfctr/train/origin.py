@@ -14,6 +14,8 @@ from torch import nn
 
 from sfctr.checkpoint import Checkpoint, open_checkpoint
 from sfctr.data import Source
+from sfctr.spec.peers import ALONE as NOBODY
+from sfctr.spec.peers import Peers
 from sfctr.spec.runfile import RunFile
 from sfctr.store import Store
 
@@ -30,9 +32,9 @@ class Origin:
     allow: tuple[str, ...]
 
     @classmethod
-    def open(cls, directory: Path, allow: tuple[str, ...]) -> Origin:
-        """Raises CheckpointError where it is missing or damaged."""
-        return cls(open_checkpoint(directory), allow)
+    def open(cls, directory: Path, allow: tuple[str, ...], peers: Peers = NOBODY) -> Origin:
+        """Raises CheckpointError where it is missing or damaged. peers: all ranks, who ask together."""
+        return cls(open_checkpoint(directory, peers=peers), allow)
 
     def settle(self, run: RunFile) -> RunFile:
         """With features read as the model has learnt them."""

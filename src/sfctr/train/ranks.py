@@ -16,18 +16,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from sfctr.data import lanes_of
+from sfctr.data import Source, lanes_of
 from sfctr.parallel.dense import DenseParallel, parallelise
 from sfctr.parallel.exchange import GroupSide, RowExchange
 from sfctr.parallel.owners import GroupOwners, owners_of, placed
 from sfctr.parallel.shapes import RowShape
-from sfctr.parallel.world import World
+from sfctr.parallel.world import END, World
 from sfctr.spec.batch import U64, Bools
 from sfctr.spec.dense_parts import DenseParts
+from sfctr.spec.errors import ConfigError
 from sfctr.spec.exchange import Exchange
 from sfctr.spec.peers import ALONE as NOBODY
 from sfctr.spec.peers import Peers
-from sfctr.spec.runfile import Parallel
+from sfctr.spec.runfile import Parallel, RunFile
 from sfctr.spec.tables import Table
 from sfctr.store import Group, Replica, Store
 from sfctr.telemetry import notice
@@ -35,17 +36,18 @@ from sfctr.telemetry import notice
 from .parts import Part
 
 SAVING_S = 3600.0
-"""How long ranks wait for one that writes or checks files; one that has died is known at once all the same."""
+"""How long ranks wait for one that reads, writes or checks files; one that has died is known at once all the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Peers for each thread that speaks with others: the loop's own, of its rows, of its reader, of the writer of
-    checkpoints. on_machine: how many of them share this machine."""
+    """Peers for each thread that speaks with others: the loop's own, of its rows in a step and in evaluation, of its
+    reader, of the writer of checkpoints. on_machine: how many of them share this machine."""
 
     world: World | None = None
     loop: Peers = NOBODY
     rows: Peers = NOBODY
+    viewing: Peers = NOBODY
     reading: Peers = NOBODY
     saving: Peers = NOBODY
     on_machine: int = 1
@@ -57,12 +59,15 @@ class Ranks:
             return cls()
         patience_s = max(world.timeout_s, SAVING_S)
         loop = world.peers("loop", timeout_s=patience_s)
+        world.peers(END, timeout_s=patience_s)
+        world.peers("dense")  # now, while all are equally far
         names = loop.gather("begin", np.frombuffer(platform.node().encode(), np.uint8).copy())
         return cls(
             world=world,
             loop=loop,
             rows=world.peers("rows"),
-            reading=world.peers("reading"),
+            viewing=world.peers("viewing", timeout_s=patience_s),
+            reading=world.peers("reading", timeout_s=patience_s),
             saving=world.peers("saving", timeout_s=patience_s),
             on_machine=sum(name.tobytes() == names[world.rank].tobytes() for name in names),
         )
@@ -80,9 +85,29 @@ class Ranks:
         """Whether this is the process that writes what is written once."""
         return self.rank == 0
 
+    def keep_copies(self, run: RunFile) -> bool:
+        """Whether ranks keep copies of one another's rows."""
+        tables = [table for table in run.tables if not (table.dense or table.has_membership)]
+        every = run.parallel.sync == "allreduce"
+        return self.size > 1 and any(every or placed(t, 4 * t.dim).placement == "replicated" for t in tables)
+
     def lanes(self, options: Parallel) -> range | None:
         """Those of this rank; None: all."""
         return None if self.size == 1 else lanes_of(self.rank, self.size, options.shares)
+
+    def require_same_data(self, *sources: Source | None) -> None:
+        """Raise ConfigError where what a rank reads has another number of rows, or other types or means, than what rank
+        0 reads. Collective."""
+        words = json.dumps([None if s is None else [s.num_rows, str(s.schema)] for s in sources])
+        every = [part.tobytes() for part in self.loop.gather("begin", np.frombuffer(words.encode(), np.uint8).copy())]
+        for rank, theirs in enumerate(every):
+            if theirs != every[0]:
+                counts = [[None if s is None else s[0] for s in json.loads(part)] for part in (every[0], theirs)]
+                raise ConfigError(
+                    f"rank 0 and rank {rank} do not read the same data: rows for training and for validation are"
+                    f" {counts[0]} and {counts[1]}, or types and means of columns differ; have the same files on all"
+                    " machines"
+                )
 
     def own_path(self, path: str | Path | None) -> str | Path | None:
         """The path by which a rank keeps a file that each has."""
@@ -127,7 +152,7 @@ class Ranks:
         return total
 
     def exchange(self, store: Store, options: Parallel) -> Exchange | None:
-        return None if self.size == 1 else make_exchange(store, options, self.reading, self.rows)
+        return None if self.size == 1 else make_exchange(store, options, self.reading, self.rows, self.viewing)
 
     def dense(self, model: nn.Module, store: Store, options: Parallel) -> DenseRanks | None:
         """The model on all ranks, and the dense tables; changes the module in place."""
@@ -176,12 +201,14 @@ class RankOwns:
         return owners.owns(self._rank, place, keys)
 
 
-def make_exchange(store: Store, options: Parallel, reading: Peers, training: Peers) -> RowExchange:
-    """reading, training: Peers for the thread that reads and for the one that trains."""
+def make_exchange(
+    store: Store, options: Parallel, reading: Peers, training: Peers, viewing: Peers | None = None
+) -> RowExchange:
+    """See RowExchange."""
     expect_own(store, training.rank, training.size)
     sides = [_side(store, number, options, training) for number in range(len(store.groups))]
     _say_placements(store, options, training)
-    return RowExchange(reading, training, sides, timeout_s=options.timeout_s)
+    return RowExchange(reading, training, sides, viewing=viewing, timeout_s=options.timeout_s)
 
 
 def group_owners(store: Store, group: Group, size: int) -> GroupOwners:

@@ -32,6 +32,8 @@ from sfctr.models.registry import build_model
 from sfctr.parallel.world import World
 from sfctr.spec.errors import CheckpointError, ConfigError
 from sfctr.spec.inputs import inputs_of
+from sfctr.spec.peers import ALONE as NOBODY
+from sfctr.spec.peers import Peers
 from sfctr.spec.runfile import Data, RunFile
 from sfctr.spec.schema import Schema
 from sfctr.store import Store
@@ -81,15 +83,14 @@ class Run:
         that hold its rows between them; each calls this, and evaluate() and predict() are called by all of them.
         Raises CheckpointError where there is none, or its files are damaged.
         """
-        directory = Path(run_dir)
-        saved = open_saved(directory, which)
+        directory, ranks = Path(run_dir), Ranks.of(world)
+        saved = open_saved(directory, which, ranks.loop)
         run = saved.run
         if model is None and saved.facts.get("model_is_object"):
             raise CheckpointError(
                 f"{directory}: this run's model was given as an object of {run.model.name}; give one like it, as"
                 " Run.load(run_dir, model=...)"
             )
-        ranks = Ranks.of(world)
         store = open_trained(run, directory, sharers=ranks.on_machine)
         try:
             saved.load_rows(store, ranks.owns(store))
@@ -246,10 +247,10 @@ def _refuse_target(out: Path, data: Any, reading: Data) -> None:
             raise ConfigError(f"{out} is read, and scores would replace it; give another file to write")
 
 
-def open_store(run: RunFile, directory: Path | None = None, *, sharers: int = 1) -> Store:
+def open_store(run: RunFile, directory: Path | None = None, *, sharers: int = 1, copies: bool = False) -> Store:
     """A store of the run's tables, on its device or, said aloud, on the CPU; `directory` takes rows that leave RAM.
 
-    sharers: processes on this machine whose stores share its memory.
+    sharers: processes on this machine whose stores share its memory. copies: of others' rows will be kept in it.
     """
     train = run.train
     return Store(
@@ -260,6 +261,7 @@ def open_store(run: RunFile, directory: Path | None = None, *, sharers: int = 1)
         threads=train.threads,
         directory=directory,
         sharers=sharers,
+        copies=copies,
     )
 
 
@@ -294,8 +296,10 @@ def reading_options(data: Data) -> Data:
     )
 
 
-def open_saved(run_dir: Path, which: str = "best") -> SavedModel:
+def open_saved(run_dir: Path, which: str = "best", peers: Peers = NOBODY) -> SavedModel:
     """The best or the last saved model of a run; "best" is the last where no evaluation chose one.
+
+    peers: all ranks, who ask together.
 
     Raises CheckpointError where there is none, or its files are damaged.
     """
@@ -304,4 +308,4 @@ def open_saved(run_dir: Path, which: str = "best") -> SavedModel:
     if not run_dir.is_dir():
         raise CheckpointError(f"{run_dir}: there is no such run; give the directory that sfctr train or fit wrote")
     has_best = any((run_dir / name).exists() for name in ("best", "best.old"))
-    return open_model(run_dir / ("best" if which == "best" and has_best else "last"))
+    return open_model(run_dir / ("best" if which == "best" and has_best else "last"), peers=peers)

@@ -66,6 +66,8 @@ class Scorer:
     ) -> None:
         self.model, self.view = model, view
         self._num_labels, self._autocast = num_labels, autocast
+        self.needs_every_rank = False
+        """Whether the model must be called for a batch without rows, too."""
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
@@ -81,7 +83,10 @@ class Scorer:
     def logits(self, batch: Batch) -> F64:
         """Logits [B, K] of a batch, within `scoring()`."""
         with self._autocast():
-            output = self.model(self.view.features(batch))
+            features = self.view.features(batch)
+            if batch.size == 0 and not self.needs_every_rank:
+                return np.zeros((0, self._num_labels))
+            output = self.model(features)
         logits = as_logits(output, batch.size, self._num_labels, type(self.model).__name__)
         return logits.cpu().numpy().astype(np.float64)
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from sfctr.data.order import ORDER
-from sfctr.spec.errors import DataError, ModelError, SfctrError
+from sfctr.spec.errors import DataError, ModelError, SfctrError, is_agreed
 from sfctr.spec.exchange import F64
 from sfctr.spec.runfile import Checkpoints, Train
 from sfctr.telemetry import current, notice, span
@@ -113,7 +113,7 @@ class Trainer:
                 self.checkpoint_written()
             except BaseException as error:
                 self.tell(error)
-                if self.step and not self._is_updating and (self.parts.peers.size == 1 or self._is_agreed):
+                if self.step and not self._is_updating and self.is_of_all(error):
                     self._keep_what_was_learnt()
                 raise
             finally:
@@ -220,8 +220,12 @@ class Trainer:
             raise
 
     def tell(self, error: BaseException) -> None:
-        if not self._is_agreed:
+        if not self.is_of_all(error):
             self.parts.failed(error)
+
+    def is_of_all(self, error: BaseException) -> bool:
+        """Whether all ranks end here."""
+        return self.parts.peers.size == 1 or self._is_agreed or is_agreed(error)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:

@@ -71,9 +71,10 @@ class ProcessJudge:
         return Finding.of(name, found, "differs" if difference else "within 10 drifts of one process", difference)
 
     def _form(self, sync: str) -> RunFile:
-        """The run in its plain tiers, with its own window, on several ranks."""
+        """The run in its plain tiers, with its own window and dense part, on several ranks; nothing is rounded on its
+        way, for that would be a difference that was asked for."""
         run = self.bench.run
-        parallel = msgspec.structs.replace(run.parallel, sync=sync)
+        parallel = msgspec.structs.replace(run.parallel, sync=sync, wire="fp32", shares=())
         form = with_train(plain(run), window=max(run.train.window, 2))
         return msgspec.structs.replace(form, parallel=parallel)
 

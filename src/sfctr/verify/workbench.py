@@ -30,7 +30,7 @@ from sfctr.train.checkpoint_files import checkpointer, newest_checkpoint
 from sfctr.train.numerics import numerics
 from sfctr.train.parts import Parts, Step
 from sfctr.train.progress import ProgressLine
-from sfctr.train.ranks import Ranks
+from sfctr.train.ranks import DenseRanks, Ranks
 from sfctr.train.run import build_run_model, open_saved, open_store
 from sfctr.train.run_dir import CHECKPOINTS
 from sfctr.train.schedule import decay_steps, steps_of_run
@@ -262,18 +262,34 @@ def _part(run: RunFile, store: Store, parts: Parts, watch: _Watch) -> Part:
 
 def _outcome(run: RunFile, store: Store, parts: Parts, watch: _Watch) -> Outcome:
     assert watch.batch is not None, "a run without steps is refused by the trainer"
+    return Outcome(
+        logits=tuple(np.concatenate(logits) for logits in watch.logits),
+        rows={table.name: _rows_of(store, table) for table in run.tables},
+        dense=_dense_of(store, parts),
+        batch=watch.batch,
+        inputs={name: np.concatenate([part[name] for part in watch.inputs]) for name in (watch.inputs or [{}])[0]},
+    )
+
+
+def _dense_of(store: Store, parts: Parts) -> dict[str, Floats]:
+    """Parameters, buffers and optimizer state, whole; all ranks ask."""
+    shared = parts.dense.parts if isinstance(parts.dense, DenseRanks) else None
+    if shared is not None:
+        whole = {f"model.{name}": value for name, value in shared.state_dict().items()}
+        whole |= {f"table.{name}": value for name, value in store.dense_state().items()}
+        trained = {name: p for name, p in shared.parameters.items() if p.requires_grad}
+        found = dense_values(dict(trained), parts.optimizer, list(trained.values()))
+        moments = {name: value for name, value in found.items() if " of " in name}
+        return {name: as_array(value) for name, value in whole.items()} | {
+            name: as_array(shared.whole(name.partition(" of ")[2], torch.from_numpy(value)))
+            for name, value in moments.items()
+        }
     modules = {"model": parts.model, **{f"table.{name}": table for name, table in store.dense_tables.items()}}
     named: dict[str, Tensor] = {}
     for front, module in modules.items():
         named |= {f"{front}.{name}": t for name, t in (*module.named_parameters(), *module.named_buffers())}
     in_order = [p for p in (*parts.model.parameters(), *store.dense_parameters()) if p.requires_grad]
-    return Outcome(
-        logits=tuple(np.concatenate(logits) for logits in watch.logits),
-        rows={table.name: _rows_of(store, table) for table in run.tables},
-        dense=dense_values(named, parts.optimizer, in_order),
-        batch=watch.batch,
-        inputs={name: np.concatenate([part[name] for part in watch.inputs]) for name in (watch.inputs or [{}])[0]},
-    )
+    return dense_values(named, parts.optimizer, in_order)
 
 
 def _rows_of(store: Store, table: Table) -> TableRows:

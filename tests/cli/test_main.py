@@ -13,6 +13,7 @@ SFCTR = [sys.executable, "-m", "sfctr"]
 COMMANDS = {
     "init": {"--label", "--time", "--valid-from"},
     "train": {"--set", "--run", "--overwrite"},
+    "launch": {"--processes", "--nodes", "--node-rank", "--rendezvous", "--restarts", "--set"},
     "evaluate": {"--data", "--which"},
     "predict": {"--data", "--out", "--which"},
     "export": {"--out", "--rows", "--which"},

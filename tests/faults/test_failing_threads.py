@@ -111,7 +111,7 @@ def test_an_exception_in_a_thread_of_look_ahead(scene, monkeypatch, name):
 
 @pytest.mark.parametrize("error", [RuntimeError("by the test"), MemoryError("by the test")])
 def test_an_exception_in_the_writer_of_checkpoints(scene, monkeypatch, error):
-    raising_once(monkeypatch, writer, "write_checkpoint", 3, error)
+    raising_once(monkeypatch, writer, "write_part", 3, error)
     with pytest.raises(type(error), match="by the test"):
         scene.train()
     assert scene.checkpoints() == [4, 8, 16]  # the next one, which raised it, is made when the run ends

@@ -14,7 +14,7 @@ from stopped_run import differences, end_of, run_of, write_data
 
 from sfctr.spec.runfile_text import render_run_file
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def launch(run_dir: str) -> subprocess.Popen:

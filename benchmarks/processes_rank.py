@@ -122,7 +122,7 @@ class Trainee:
         options = Parallel(sync=job.get("sync", "owners"), wire=job.get("wire", "fp32"))
         optimizer = OPTIMIZERS[job["rows"]]
         tables = [sfctr.Table(n, dim=DIM, optimizer=optimizer, init=sfctr.Normal(std=STD)) for n in IDS]
-        with sfctr.Store(tables, tiers=sfctr.Tiers(ram="8GB", disk=False)) as store:
+        with sfctr.Store(tables, tiers=sfctr.Tiers(ram="8GB", disk=False), copies=True) as store:
             return self.train(job, options, store, schema, batches)
 
     def train(

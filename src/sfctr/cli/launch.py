@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Annotated
+from uuid import uuid4
 
 import typer
 
@@ -13,7 +15,7 @@ from sfctr.spec.errors import ConfigError
 from sfctr.spec.runfile import RunFile
 
 from .run_file import RUN_FILE, SET, read_run_file
-from .world import LAUNCHER
+from .world import LAUNCHER, MISTAKE
 
 
 def launch(
@@ -46,9 +48,12 @@ def launch(
 
     options = [word for value in set_ for word in ("--set", value)]
     program = ["-m", "sfctr", "train", str(run_file), *options, *context.args]
-    code = start(
-        program, processes=processes, restarts=restarts, nodes=nodes, node_rank=node_rank, rendezvous=rendezvous
-    )
+    try:
+        code = start(
+            program, processes=processes, restarts=restarts, nodes=nodes, node_rank=node_rank, rendezvous=rendezvous
+        )
+    finally:
+        Path(os.environ[MISTAKE]).unlink(missing_ok=True)
     raise typer.Exit(code)
 
 
@@ -101,3 +106,4 @@ def _prepare(environment: MutableMapping[str, str], processes: int) -> None:
     for name, value in defaults.items():
         environment.setdefault(name, value)
     environment[LAUNCHER] = str(os.getpid())
+    environment[MISTAKE] = str(Path(tempfile.gettempdir()) / f"sfctr-mistake-{uuid4().hex}")

@@ -31,6 +31,7 @@ from .score import evaluate, predict
 from .trace import trace
 from .train import train
 from .verify import verify
+from .world import note_mistake
 
 # Typer carries click within it in some versions and depends on it in others; this finds the class in both.
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
@@ -80,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in arguments and not isinstance(error, _UsageError):
             traceback.print_exc()
         print(f"sfctr: error: {_one_line(error)}", file=sys.stderr)
+        note_mistake(error)
         return 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import signal
 import sys
 import threading
@@ -13,12 +14,16 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sfctr.spec.errors import ConfigError
+import typer
+
+from sfctr.spec.errors import ConfigError, PeerError, SfctrError
 from sfctr.telemetry import notice
 
 if TYPE_CHECKING:
     from sfctr.parallel.world import World
 
+MISTAKE = "SFCTR_MISTAKE"
+"""Where `sfctr launch` has its processes note that a mistake of the user's ended one: then no attempt would help."""
 LAUNCHER = "SFCTR_LAUNCHER"
 """Where `sfctr launch` tells its processes its number."""
 PARENT_S = 1.0
@@ -46,8 +51,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a command has of the other processes. restarted: all of them were started anew after one had failed. job: of
-    all attempts that the same launcher makes."""
+    """What a command has of the other processes. restarted: all of them were started anew after one had failed.
+
+    job: the launchers of all of them, a line each.
+    """
 
     world: World
     restarted: bool
@@ -93,6 +100,8 @@ def joined(*, timeout_s: float, device: str = "cpu") -> Iterator[Joined | None]:
     if place is None:
         yield None
         return
+    if os.path.exists(os.environ.get(MISTAKE, "")):
+        raise typer.Exit(2)  # said already
     from sfctr.parallel.world import World
 
     _choose_interface(place)
@@ -117,9 +126,19 @@ def joined(*, timeout_s: float, device: str = "cpu") -> Iterator[Joined | None]:
         )
         _warn_of_shared_store(place)
         # Launchers of different machines count restarts differently.
-        counts = world.peers("launch").gather("launch", _as_bytes(place.restarts))
+        launch = world.peers("launch")
+        counts = launch.gather("launch", _as_bytes(place.restarts))
         again = any(int.from_bytes(bytes(count), "little") for count in counts)
-        yield Joined(world, again, f"{place.job} {os.getppid()} {_began(os.getppid())}")
+        names = {bytes(name).decode() for name in launch.gather("launch", _name_of_launcher(place.job))}
+        yield Joined(world, again, "\n".join(sorted(names)))
+
+
+def _name_of_launcher(job: str) -> Any:
+    """Of the launcher that has started this process, and of no other one."""
+    import numpy as np
+
+    words = f"{job} {platform.node()} {os.getppid()} {_began(os.getppid())}"
+    return np.frombuffer(words.encode(), dtype=np.uint8)
 
 
 def _began(pid: int) -> str:
@@ -129,6 +148,14 @@ def _began(pid: int) -> str:
             return file.read().rpartition(")")[2].split()[19]
     except OSError:
         return "-"
+
+
+def note_mistake(error: BaseException) -> None:
+    """Have the launcher's further attempts end at once, where it was a mistake of the user's."""
+    path = os.environ.get(MISTAKE)
+    if path and isinstance(error, SfctrError) and not isinstance(error, PeerError):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(str(error))
 
 
 def _as_bytes(number: int) -> Any:

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 
 from sfctr.spec.errors import PeerError, Terminated
 
+SHUTDOWN_S = 300
+"""How long processes that are asked to end may take for it: they save what the run needs to go on."""
+
 
 def launch(
     program: Sequence[str],
@@ -30,15 +33,24 @@ def launch(
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import parse_args, run
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
+    from torch.distributed.run import get_args_parser, parse_args, run
 
     place = ["--standalone"] if rendezvous is None else _meeting(rendezvous, nodes, node_rank)
     options = [*place, "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
+    if "--shutdown-timeout" in get_args_parser().format_help():  # of torch 2.13 on
+        options += ["--shutdown-timeout", str(SHUTDOWN_S)]
     length = 2 if program[0] == "-m" else 1
     arguments = parse_args([*options, *program[:length]])  # type: ignore[no-untyped-call]
     arguments.training_script_args = list(program[length:])  # not read here: --run would be taken for --run-path
     try:
         run(arguments)  # type: ignore[no-untyped-call]
+    except (RendezvousError, OSError) as error:
+        where = "the other machines" if rendezvous is None else rendezvous
+        raise PeerError(
+            f"nobody answers at {where} ({str(error).splitlines()[0].rstrip('.')}); start the machine of that address"
+            " first, and see that it can be reached"
+        ) from None
     except SignalException as stopped:
         raise (KeyboardInterrupt if stopped.sigval == signal.SIGINT else Terminated)() from None
     except ChildFailedError as failed:

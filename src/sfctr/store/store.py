@@ -74,7 +74,8 @@ class Store:
         self._spill = open_spill(tiers, directory)
         ram = tiers.ram_bytes or default_ram_bytes(sharers)
         for_copies = ram // COPIES_PART if copies else 0
-        self._budget, self._budget_of_copies = _native.Budget(ram - for_copies), _native.Budget(max(1, for_copies))
+        self._budget = _native.Budget(ram - for_copies)
+        self._budget_of_copies = _native.Budget(for_copies) if copies else None
         self.groups = tuple(
             Group(
                 plan,
@@ -103,8 +104,10 @@ class Store:
         Whatever changes rows otherwise than by a step (load_rows, load_records, set_vectors, remove) forgets all copies
         here; whoever keeps copies of this store's rows must do so, too, at the same point between two steps.
         """
-        plan, budget = self.groups[number].plan, self._budget_of_copies
-        self._replicas.append(Replica(plan, self.seed, budget, policy=self.tiers.policy))
+        if self._budget_of_copies is None:
+            raise ConfigError("a store that is to keep copies of others' rows is made with copies=True")
+        plan = self.groups[number].plan
+        self._replicas.append(Replica(plan, self.seed, self._budget_of_copies, policy=self.tiers.policy))
         return self._replicas[-1]
 
     def _forget_copies(self) -> None:

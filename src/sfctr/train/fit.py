@@ -173,7 +173,7 @@ def train_there(
         ranks = Ranks.of(world)
         with Together(ranks.loop, "begin") as together:
             if together.is_first:
-                resume = resume or (again and (not overwrite or began_here(run_dir, job)))
+                resume = resume or (again and began_here(run_dir, job))
                 stack.enter_context(claimed(run_dir, resume=resume, overwrite=overwrite and not resume))
             resume = together.hear_first(bytes([resume])) == b"\1"
         origin = None if restore is None else Origin.open(restore, allow, ranks.loop)

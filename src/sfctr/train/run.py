@@ -91,7 +91,7 @@ class Run:
                 f"{directory}: this run's model was given as an object of {run.model.name}; give one like it, as"
                 " Run.load(run_dir, model=...)"
             )
-        store = open_trained(run, directory, sharers=ranks.on_machine)
+        store = open_trained(run, directory, sharers=ranks.on_machine, copies=ranks.keep_copies(run))
         try:
             saved.load_rows(store, ranks.owns(store))
             module = build_run_model(run) if model is None else model
@@ -265,14 +265,14 @@ def open_store(run: RunFile, directory: Path | None = None, *, sharers: int = 1,
     )
 
 
-def open_trained(run: RunFile, directory: Path, *, sharers: int = 1) -> Store:
+def open_trained(run: RunFile, directory: Path, *, sharers: int = 1, copies: bool = False) -> Store:
     """The same for a run that was trained, perhaps elsewhere: where its place for rows cannot be written, they go to a
     temporary directory."""
     place = run.tiers.disk if isinstance(run.tiers.disk, str) else directory
     if run.tiers.disk is False or os.access(place, os.W_OK):
-        return open_store(run, directory, sharers=sharers)
+        return open_store(run, directory, sharers=sharers, copies=copies)
     elsewhere = msgspec.structs.replace(run, tiers=msgspec.structs.replace(run.tiers, disk=None))
-    return open_store(elsewhere, sharers=sharers)
+    return open_store(elsewhere, sharers=sharers, copies=copies)
 
 
 def build_run_model(run: RunFile) -> nn.Module:

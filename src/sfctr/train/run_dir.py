@@ -5,7 +5,7 @@ metrics.jsonl   see log.py
 best/ last/     saved models
 checkpoints/    see docs/format/checkpoint.md
 deltas/         see docs/format/deltas.md
-job             of a run that several processes train: the launcher's job that began it
+job             of a run that several processes train: the launchers that had begun them
 lock            the number of the process that trains here; locked as long as it lives, whatever its content
 """
 
@@ -61,8 +61,12 @@ def _make(run_dir: Path) -> None:
 
 
 def began_here(run_dir: Path, job: str) -> bool:
-    """Whether the run that is in the directory was begun by this job."""
-    return (run_dir / JOB).exists() and (run_dir / JOB).read_text(encoding="utf-8") == job
+    """Whether this job has begun the run that is in the directory.
+
+    job: its launchers, a line each, one of which had a part in the run.
+    """
+    before = (run_dir / JOB).read_text(encoding="utf-8") if (run_dir / JOB).exists() else ""
+    return bool(set(before.splitlines()) & set(job.splitlines()))
 
 
 def next_run_dir(name: str, parent: Path = Path("runs")) -> Path:

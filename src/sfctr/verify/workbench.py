@@ -106,7 +106,7 @@ class Workbench:
             run = _apart(run, Path(stack.enter_context(TemporaryDirectory(dir=self._directory))))
             module = build_run_model(run).to(run.train.device)
             _nudge(module, nudge)
-            store = self._makers.store(run)
+            store = self._store(run)
             stack.callback(store.close)
             load_pretrained(store, run, source, self._ranks.owns(store))
             exchange = self._ranks.exchange(store, run.parallel)
@@ -136,7 +136,7 @@ class Workbench:
         with ExitStack() as stack:
             start = newest_checkpoint(run_dir / CHECKPOINTS, ranks.loop) if goes_on else None
             module = build_run_model(run).to(run.train.device)
-            store = self._makers.store(run)
+            store = self._store(run)
             stack.callback(store.close)
             if start is None:
                 load_pretrained(store, run, source, ranks.owns(store))
@@ -171,6 +171,11 @@ class Workbench:
         train, num_rows = self.run.train, self._source(self.run).num_rows
         with numerics(torch_threads=train.torch_threads, flush_denormals=train.flush_denormals, device=train.device):
             return self._makers.reference(self.run, batches, num_rows=num_rows, start=start, nudge=nudge)
+
+    def _store(self, run: RunFile) -> Store:
+        if self._ranks.size == 1:
+            return self._makers.store(run)
+        return open_store(run, sharers=self._ranks.on_machine, copies=self._ranks.keep_copies(run))
 
     def _source(self, run: RunFile) -> Source:
         """Forms that read alike share a source, and so what it converted."""

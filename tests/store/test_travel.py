@@ -140,8 +140,6 @@ class Travelling(Direct):
     def begin(self, step: Step) -> tuple[Step, _native.WorkingSet, _native.WorkingSet]:
         own = step.working_set(self.group)
         held = _native.WorkingSet.of_sources(len(self.group.plan.tables), [(own.keys(), own.table_begin())])
-        if step.seed % 2:  # changes nothing
-            self.group.prepare(own)
         return step, own, held
 
     def bring(self, own: _native.WorkingSet, held: _native.WorkingSet) -> None:

@@ -27,7 +27,7 @@ def load(store: sfctr.Store, keys: np.ndarray) -> float:
 
 @pytest.mark.parametrize("rank", range(SIZE))
 def test_whoever_asks_which_rows_are_its_own_loads_them_without_a_crowd(rank):
-    with sfctr.Store([sfctr.Table("t", dim=1)]) as store:
+    with sfctr.Store([sfctr.Table("t", dim=1)], copies=True) as store:
         owns = Ranks(loop=ThreadPeers(Meeting(SIZE), rank)).owns(store)
         assert owns("t", keys_of(rank)).all()
         assert load(store, keys_of(rank)) < NO_CROWD
@@ -35,7 +35,7 @@ def test_whoever_asks_which_rows_are_its_own_loads_them_without_a_crowd(rank):
 
 @pytest.mark.parametrize("rank", range(SIZE))
 def test_ranks_that_train_together_expect_their_rows_and_copies_of_the_others(rank):
-    with sfctr.Store([sfctr.Table("t", dim=1)]) as store:
+    with sfctr.Store([sfctr.Table("t", dim=1)], copies=True) as store:
         peers = ThreadPeers(Meeting(SIZE), rank)
         make_exchange(store, Parallel(sync="allreduce"), peers, peers)
         [replica] = store._replicas

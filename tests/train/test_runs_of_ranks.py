@@ -230,3 +230,10 @@ def elsewhere_in_rank(place, text: str, directory: str) -> str:
     run_dir = str(Path(directory, "elsewhere"))
     directory = str(Path(directory, "other")) if place["rank"] else directory
     return outcome_in_rank(place, text, run_dir, directory)
+
+
+def test_micro_batches_of_which_a_rank_has_no_rows_draw_what_they_draw_in_one_process(place):
+    run = run_of(accumulate=16, epochs=1)  # four rows each: the second rank has none of most
+    train_there(run, Path("micro"), quiet=True)
+    train_on(2, with_parallel(run, shares=(15, 1)), "micro-2")
+    assert_same_run("micro-2", "micro")

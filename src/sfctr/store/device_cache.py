@@ -39,7 +39,6 @@ class DeviceCache:
         self._lock = threading.Lock()  # whoever plans lines or copies
         self._in_flight: dict[_native.WorkingSet, DeviceRows] = {}
         self._spilled: dict[_native.WorkingSet, Numbers] = {}
-        self._prepared: dict[_native.WorkingSet, DeviceRows] = {}
         self._adopted: dict[_native.WorkingSet, DeviceRows] = {}
         self._lines = _make_lines(num_lines, native.record_floats, link)
         native.keep_lines(num_lines)
@@ -48,17 +47,10 @@ class DeviceCache:
         """The rows of a batch that was lifted or adopted and has not ended."""
         return self._in_flight.get(working_set) or self._adopted.get(working_set)
 
-    def prepare(self, working_set: _native.WorkingSet) -> None:
-        """Do ahead of adopt() what does not need the weights."""
-        none = torch.empty(0)
-        self._prepared[working_set] = DeviceRows(self._kind, self._link, working_set, none, np.empty(0, np.int64), None)
-
     def adopt(self, working_set: _native.WorkingSet, weights: F32, is_absent: Bools) -> None:
         """The rows of a batch are `weights` [U, W], from elsewhere; those absent [U] read as zeros."""
         self._let_go(working_set)
-        if working_set not in self._prepared:
-            self.prepare(working_set)
-        rows = self._prepared.pop(working_set)
+        rows = DeviceRows(self._kind, self._link, working_set, torch.empty(0), np.empty(0, np.int64), None)
         num_unique = weights.shape[0]
         records = torch.zeros(num_unique + 1, weights.shape[1], dtype=torch.float32)
         records.numpy()[:num_unique] = weights
@@ -134,7 +126,6 @@ class DeviceCache:
 
     def discard(self, working_set: _native.WorkingSet) -> None:
         """Forget a batch, wherever it is on its way; the native group must be told as well."""
-        self._prepared.pop(working_set, None)
         self._let_go(working_set)
 
     def _let_go(self, working_set: _native.WorkingSet) -> None:
@@ -168,7 +159,6 @@ class DeviceCache:
         self._link.finish()
         self._in_flight.clear()
         self._adopted.clear()
-        self._prepared.clear()
         self._spilled.clear()
         self._lines = self._lines.new_empty(0)
 

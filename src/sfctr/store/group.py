@@ -188,14 +188,6 @@ class Group:
         if self._cache is not None and train:
             self._cache.adopt(working_set, weights, self.native.kinds(working_set) == ABSENT)
 
-    def prepare(self, working_set: _native.WorkingSet) -> None:
-        """Do what adopt() of a batch to be trained needs but the rows, ahead of it and perhaps in another thread.
-
-        Nothing where rows are trained in RAM; ended by discard().
-        """
-        if self._cache is not None:
-            self._cache.prepare(working_set)
-
     def gradients(self, working_set: _native.WorkingSet) -> tuple[F32, F32, U8]:
         """Merged: vectors [U, dim], first-order weights [U] (or [0]), reached [U], whose bit 1 says that there is a
         vector, bit 2 a weight, bit 4 that the key was reached and refused. What was not reached is undefined. Views of

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -123,3 +124,24 @@ def held_up(place: dict) -> list[str]:
 def test_ranks_that_wait_for_each_other_after_an_error_are_told_to_give_up():
     for heard in run_places(2, held_up):
         assert len(heard) == 1 and re.fullmatch(f"{WHO.format(0)} has ended: ValueError: a bug", heard[0])
+
+
+def stop_while_others_have_patience(place):
+    """Rank 1 is stopped; the others wait for it by peers that would wait for an hour."""
+    words = []
+    with suppress(PeerError), World.join(**place, timeout_s=3, on_failure=words.append) as world:
+        patient = world.peers("patient", timeout_s=3600)
+        if place["rank"] == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        threading.Thread(target=patient.gather, args=("x", np.zeros(1, np.uint8)), daemon=True).start()
+        until = time.monotonic() + 40
+        while not words and time.monotonic() < until:
+            time.sleep(0.1)
+        raise PeerError(words[0] if words else "nothing")
+    return words[0]
+
+
+def test_a_rank_without_signs_of_life_is_named_whatever_the_others_wait_for():
+    found = run_places(3, stop_while_others_have_patience, timeout_s=80, deaths=[1])
+    for rank in (0, 2):
+        assert re.match(r"rank 1 \(.*\) has not answered for \d+ s; see its output", found[rank]), found

@@ -54,7 +54,7 @@ def train(
     """
     from sfctr.train.fit import train_there
     from sfctr.train.run import open_saved
-    from sfctr.train.run_dir import CHECKPOINTS
+    from sfctr.train.run_dir import CHECKPOINTS, began_here
 
     options = read_run_file(run_file, set_)
     run_dir = run or Path("runs") / run_file.stem
@@ -65,11 +65,11 @@ def train(
     more: dict[str, Any] = {"restore": restore, "allow": tuple(allow), "trace": trace}
     with joined(timeout_s=options.parallel.timeout_s) as others:
         is_first = others is None or others.world.rank == 0
-        again = others is not None and others.restarted
-        if is_first and not (resume or overwrite or again):
+        job = "" if others is None else others.job
+        if is_first and not (resume or overwrite or began_here(run_dir, job)):
             check_place(run_dir)
         if others is not None:
-            more |= {"world": others.world, "again": again, "job": others.job}
+            more |= {"world": others.world, "job": job}
         try:
             train_there(options, run_dir, resume=resume, overwrite=overwrite, **more)
         except (KeyboardInterrupt, Terminated) as stopped:

@@ -23,6 +23,8 @@ BEAT_S = 0.5
 """Seconds between signs of life."""
 SILENT_S = 2.0
 """Without a sign of life for so long a rank's process has ended or been stopped."""
+WATCH_BEATS = 4
+"""Beats between looks at the others' signs of life."""
 GRACE_S = 5.0
 """How long the store's holder stays after a failure, so that others can read of it; and others' time to end then."""
 
@@ -32,12 +34,24 @@ T = TypeVar("T")
 class Board:
     """One rank's view of the board. Any thread may call; no call takes much longer than GRACE_S, whoever is dead.
 
+    timeout_s: a rank without a sign of life for so long has failed, whatever the others wait for.
     on_failure: called once, in a thread of its own, with the failure's words, where this process is still here GRACE_S
         after a failure was written down: it may wait for a rank that has gone, and nothing of torch's ends that wait.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, *, on_failure: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        *,
+        timeout_s: float = 120.0,
+        on_failure: Callable[[str], None] | None = None,
+    ) -> None:
         self._store, self._rank, self._size, self._on_failure = store, rank, size, on_failure
+        self._timeout_s = timeout_s
+        self._seen: dict[int, tuple[int, float]] = {}
+        """Of each rank its last sign of life, and when it was new here; of the store's holder, who watches."""
         self.calls: dict[str, int] = {}
         """Collective calls begun, by the name of the peers that they were made through."""
         self._gone: list[int] = []
@@ -122,18 +136,52 @@ class Board:
         return None if found is None else [tuple(json.loads(value)) for value in found]
 
     def _live(self) -> None:
-        tick = 0
+        tick, answered = 0, time.monotonic()
         while not self._closed.wait(BEAT_S):
             tick += 1
             try:
-                self._beat(tick)
+                if not _within(GRACE_S, lambda tick=tick: self._beat(tick)):  # type: ignore[misc]
+                    if time.monotonic() - answered > self._timeout_s and self._on_failure is not None:
+                        self._on_failure(f"{self._names[0]} cannot be reached: the others met at it; see its output")
+                        return
+                    continue
             except RuntimeError:
                 return  # the store has gone; whoever asks learns it
+            answered = time.monotonic()
+            if self._rank == 0 and tick % WATCH_BEATS == 0:
+                self._watch(answered)
             words = self.failure() if self._on_failure is not None else None
             if words is not None and self._on_failure is not None:
                 if not self._closed.wait(GRACE_S):
                     self._on_failure(words)
                 return
+
+    def _watch(self, now: float) -> None:
+        """Write down a rank whose signs of life have stopped."""
+        for rank, (tick, _) in enumerate(self._ticks() or ()):
+            if rank not in self._seen or self._seen[rank][0] != tick:
+                self._seen[rank] = tick, now
+            elif now - self._seen[rank][1] > self._timeout_s:
+                silent_s = now - self._seen[rank][1]
+                self._write(f"{self._names[rank]} has not answered for {silent_s:.0f} s; see its output")
+
+
+def _within(seconds: float, work: Callable[[], None]) -> bool:
+    """Do it; False where it takes longer, and may never end. Raises what it raises."""
+    errors: list[RuntimeError] = []
+
+    def run() -> None:
+        try:
+            work()
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="sfctr-beat-once", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    return not thread.is_alive()
 
 
 def _ask(question: Callable[[], T], otherwise: T) -> T:

@@ -61,7 +61,7 @@ class World:
                 collectives.open_store(address, port, host=host and number == 0, timeout_s=timeout_s, prefix=attempt)
                 for number in range(2)  # a connection serves one call at a time: the board has its own
             ]
-            board = Board(stores[1], rank, size, on_failure=on_failure)
+            board = Board(stores[1], rank, size, timeout_s=timeout_s, on_failure=on_failure)
             board.meet()
             collectives.begin(stores[0], rank, size, timeout_s=timeout_s, device=device)
         except RuntimeError as error:

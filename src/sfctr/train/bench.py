@@ -165,7 +165,7 @@ class Bench:
             (self.run_dir / METRICS_FILE).unlink(missing_ok=True)
         else:
             self.log.restore(start.part("log"))
-        if self.ranks.size > 1:
+        if self.job:
             (self.run_dir / JOB).write_text(self.job, encoding="utf-8")
         beside = self.run_dir / f"{RUN_FILE}.new"
         with writing(self.run_dir / RUN_FILE):

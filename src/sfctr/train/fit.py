@@ -154,14 +154,13 @@ def train_there(
     restore: Path | None = None,
     allow: tuple[str, ...] = (),
     world: World | None = None,
-    again: bool = False,
     job: str = "",
 ) -> None:
     """Train what a run file says, in `run_dir`.
 
     world: the processes that train it together; each calls this, with the same arguments, and `run_dir` is on a file
     system that all of them share. Signals that ask one of them to end have all end after the same step.
-    again: the same was begun before by the same `job` and failed; go on with what is there of it.
+    job: their launchers, a line each; where one of them has begun the run that is there, it failed and is gone on with.
     data, valid: frames instead of run.data's files. model: a module instead of run.model. trace: a file for its spans.
     resume: go on from the newest checkpoint there; restore, allow: begin from another run's; see fit.
     overwrite: replace the run that is there. With several ranks each writes a trace of its own (FILE.rank-1, ...).
@@ -173,7 +172,7 @@ def train_there(
         ranks = Ranks.of(world)
         with Together(ranks.loop, "begin") as together:
             if together.is_first:
-                resume = resume or (again and began_here(run_dir, job))
+                resume = resume or began_here(run_dir, job)
                 stack.enter_context(claimed(run_dir, resume=resume, overwrite=overwrite and not resume))
             resume = together.hear_first(bytes([resume])) == b"\1"
         origin = None if restore is None else Origin.open(restore, allow, ranks.loop)

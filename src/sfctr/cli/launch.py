@@ -42,7 +42,7 @@ def launch(
     """
     run = read_run_file(run_file, set_)  # a mistake is said once, and before anything starts
     _check_machines(nodes, node_rank, rendezvous)
-    _check_run(run, run_file, context.args, nodes * processes)
+    _check_run(run, run_file, context.args, processes, nodes * processes)
     _prepare(os.environ, processes)
     from sfctr.parallel.launcher import launch as start
 
@@ -57,8 +57,8 @@ def launch(
     raise typer.Exit(code)
 
 
-def _check_run(run: RunFile, run_file: Path, more: Sequence[str], size: int) -> None:
-    """What each process would refuse."""
+def _check_run(run: RunFile, run_file: Path, more: Sequence[str], processes: int, size: int) -> None:
+    """What each process would refuse. processes: of this machine; size: of all."""
     from sfctr.data import lanes_of
 
     from .main import app
@@ -73,7 +73,7 @@ def _check_run(run: RunFile, run_file: Path, more: Sequence[str], size: int) -> 
     assert isinstance(command, typer.core.TyperGroup)
     with command.commands["train"].make_context("sfctr train", [str(run_file), *more]) as given:
         options = given.params
-    if not (options["resume"] or options["overwrite"]):
+    if size == processes and not (options["resume"] or options["overwrite"]):  # else a machine may be coming back
         check_place(options["run"] or Path("runs") / run_file.stem)
 
 

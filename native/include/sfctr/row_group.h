@@ -216,8 +216,7 @@ class RowGroup {
   // Unique keys of a planned batch that have no copy now. REQUIRES: fetched, and every batch before it has ended; all
   // that was missing must be filled before weights(), add_gradients() or update(), else those throw std::runtime_error.
   std::vector<std::int64_t> missing(WorkingSet& ws);
-  // The records of these unique keys are copies of rows from now on. Throws std::invalid_argument where one is none of
-  // the working set's, or the sizes do not fit.
+  // Their records [m] are copies of rows from now on. Throws std::invalid_argument for another key, or other sizes.
   void fill(WorkingSet& ws, std::span<const std::int64_t> ids, std::span<const float> records);
   // There are no copies any more. Throws std::runtime_error while a batch is in flight.
   void forget_all();

@@ -19,7 +19,8 @@ MOMENTS = 20
 
 LIVES = """
 # Forks a process for each life, so that torch is loaded once; argv: moments, of how many. Run "killed-N" is killed in
-# its third save, before or in the middle of an operation on the file system, and goes on.
+# its third save, before or in the middle of an operation on the file system, and goes on. How many operations a save
+# takes depends on what is trained beside it: one that has fewer than the moment is killed as the next save begins.
 import os, signal, sys
 import pandas, pyarrow.parquet
 import sfctr.train.fit
@@ -39,7 +40,8 @@ class Killing(disk.Disk):
             self.saves += 1
         if self.saves == SAVE:
             self.done += 1
-            if self.done == self.kill_at:
+        if self.saves >= SAVE and self.kill_at:
+            if self.done == self.kill_at or self.saves > SAVE:
                 if name == "write":
                     super().write(args[0], args[1][: len(args[1]) // 2])
                 os.kill(os.getpid(), signal.SIGKILL)

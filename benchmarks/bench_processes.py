@@ -49,10 +49,12 @@ from origin import keep, origin
 from processes_bytes import ROW_KINDS, Counted, counted, rule_of_thumb
 from processes_data import write_arrays, write_rows
 from processes_model import DIM, HIDDEN
-from processes_rivals import PLAIN_TORCH, TORCHREC, torchrec_python
-from processes_team import HERE, Team, TeamFailed
+from rivals import HERE, NotInstalled, python_of
+from team import Team, TeamFailed
 
 OURS = HERE / "processes_rank.py"
+PLAIN_TORCH = HERE / "baselines" / "dlrm_ddp.py"
+TORCHREC = HERE / "baselines" / "dlrm_torchrec.py"
 BYTES_STEPS = 12
 WINDOW = 4
 BEGAN = time.monotonic()
@@ -143,13 +145,13 @@ def _teams(stack: ExitStack, folder: Path, failed: dict[tuple[str, int], str]) -
     scripts: Mapping[str, Callable[[], tuple[Path, dict[str, Any]]]] = {
         "sfctr": lambda: (OURS, {}),
         "plain torch": lambda: (PLAIN_TORCH, {}),
-        "TorchRec": lambda: (TORCHREC, {"python": torchrec_python()}),
+        "TorchRec": lambda: (TORCHREC, {"python": python_of("torchrec")}),
     }
     teams = {}
     for who, ranks in dict.fromkeys(form.team for form in FORMS):
         try:
             script, more = scripts[who]()
-        except TeamFailed as error:
+        except NotInstalled as error:
             failed[who, ranks] = str(error)
         else:
             teams[who, ranks] = stack.enter_context(Team(script, ranks, folder, **more))

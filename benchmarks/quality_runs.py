@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
-import torch
 from quality_data import Split
+from rivals import NotInstalled, python_of
 
 from sfctr.spec.runfile import RunFile
 from sfctr.spec.runfile_text import decode_run_file
@@ -28,13 +28,8 @@ from sfctr.train.run import Run
 HERE = Path(__file__).resolve().parent
 RUN_FILES = HERE / "quality"
 BASELINES = HERE / "baselines"
-RIVALS = HERE / ".rivals"
 
 RIVAL_LIMIT_S = 1800
-
-DEEPCTR_PACKAGES = ("scikit-learn", "requests", "pandas", "pyarrow", "tqdm")
-"""What deepctr-torch 0.3.0 imports, and what its script reads data with; it is itself installed without dependencies,
-since it names a tensorflow that it does not use."""
 
 
 class NotRun(Exception):
@@ -132,7 +127,11 @@ def deepctr(run: RunFile, split: Split, seed: int) -> Tested:
     """deepctr-torch's DeepFM under the settings of `run`."""
     settings = json.dumps(deepctr_settings(run))
     command = [str(BASELINES / "deepctr_frappe.py"), *_files(split), "--settings", settings, "--seed", str(seed)]
-    return _asked([str(_deepctr_python()), *command])
+    try:
+        python = python_of("deepctr")
+    except NotInstalled as error:
+        raise NotRun(str(error)) from None
+    return _asked([str(python), *command])
 
 
 def deepctr_settings(run: RunFile) -> dict[str, Any]:
@@ -152,20 +151,6 @@ def deepctr_settings(run: RunFile) -> dict[str, Any]:
 
 def _files(split: Split) -> list[str]:
     return [text for name, path in split._asdict().items() for text in (f"--{name}", str(path))]
-
-
-def _deepctr_python() -> Path:
-    """The interpreter of an environment with deepctr-torch, made at the first call, on the torch that we run on."""
-    folder = RIVALS / "deepctr"
-    python, done = folder / "bin" / "python", folder / ".installed"
-    torch_version = f"torch=={torch.__version__.partition('+')[0]}"
-    if not done.exists() or done.read_text() != torch_version:
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _must([sys.executable, "-m", "venv", "--clear", str(folder)])
-        _must([*pip, torch_version, *DEEPCTR_PACKAGES])
-        _must([*pip, "--no-deps", "deepctr-torch==0.3.0"])
-        done.write_text(torch_version)
-    return python
 
 
 def _asked(command: list[str]) -> Tested:

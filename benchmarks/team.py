@@ -30,9 +30,15 @@ class TeamFailed(Exception):
 
 
 class Team:
-    """`size` processes of `python script RANK SIZE PORT FOLDER`, one thread each for torch."""
+    """`size` processes of `python script RANK SIZE PORT FOLDER`, one thread each for torch.
 
-    def __init__(self, script: Path, size: int, folder: Path, *, python: Path = Path(sys.executable)) -> None:
+    threads: of OpenMP, and so of torch at its start; 0: as many as the machine has. Huge pages are asked for by torch
+    too, as sfctr asks for them.
+    """
+
+    def __init__(
+        self, script: Path, size: int, folder: Path, *, python: Path = Path(sys.executable), threads: int = 1
+    ) -> None:
         self.name, self.size = script.stem, size
         self._errors = [tempfile.TemporaryFile("w+") for _ in range(size)]  # noqa: SIM115  see close
         port = _free_port()
@@ -43,7 +49,7 @@ class Team:
                 stdout=subprocess.PIPE,
                 stderr=self._errors[rank],
                 text=True,
-                env=_environment(python),
+                env=_environment(python, threads),
             )
             for rank in range(size)
         ]
@@ -117,8 +123,15 @@ def _last_line(errors: IO[str]) -> str:
     return lines[-1] if lines else ""
 
 
-def _environment(python: Path) -> dict[str, str]:
-    own = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "ignore"}
+def _environment(python: Path, threads: int) -> dict[str, str]:
+    own = {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "THP_MEM_ALLOC_ENABLE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONWARNINGS": "ignore",
+    }
+    if threads:
+        own["OMP_NUM_THREADS"] = str(threads)
     others = dict(os.environ)
     paths = [str(HERE)]
     if python == Path(sys.executable) and "PYTHONPATH" in others:  # which a rival's environment must not see

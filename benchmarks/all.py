@@ -7,8 +7,8 @@ would measure something else on a machine with other work.
 
     python benchmarks/all.py [--only step keys ...] [--rounds N] [--save]
 
---save writes benchmarks/results/table.md and table.json, and has each benchmark keep its own result, too. The other
-benchmarks, which show what else is promised, are listed by --others; `make bench` runs them first.
+--save has each benchmark keep its own result, and where all ran writes benchmarks/results/table.md and table.json. The
+other benchmarks, which show what else is promised, are listed by --others; `make bench` runs them first.
 """
 
 from __future__ import annotations
@@ -60,12 +60,8 @@ def run(script: Path, more: Sequence[str], folder: Path) -> list[Measure]:
     file = folder / f"{script.stem}.json"
     try:
         # stderr is what a person watches; stdout is for the one table
-        done = subprocess.run(
-            [sys.executable, str(script), "--measures", str(file), *more],
-            stdout=sys.stderr,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        command = [sys.executable, str(script), "--measures", str(file), *more]
+        done = subprocess.run(command, stdout=sys.stderr, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         raise Failed(f"{script.name} had not ended after {LIMIT_S} s") from None
     if done.returncode:
@@ -103,13 +99,10 @@ def others() -> list[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument(
-        "--only", nargs="+", choices=[*SCRIPTS], default=[*SCRIPTS], metavar="NAME", help="of bench_NAME.py"
-    )
+    names = f"of {', '.join(SCRIPTS)}"
+    parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=[*SCRIPTS], metavar="NAME", help=names)
     parser.add_argument("--rounds", type=int, help="of each benchmark, instead of its own number")
-    parser.add_argument(
-        "--save", action="store_true", help="write benchmarks/results/table.md and .json, and each one's"
-    )
+    parser.add_argument("--save", action="store_true", help="write results/table.md and .json, and have each one save")
     parser.add_argument("--others", action="store_true", help="list the benchmarks that are not in the table, and end")
     args = parser.parse_args()
     if args.others:
@@ -123,7 +116,7 @@ def main() -> None:
     lines = table.complete(found.lines, found.failed)
     page = table.page(lines, facts)
     print(page)
-    if args.save:
+    if args.save and set(args.only) == set(SCRIPTS):
         keep("table", page, table.data(lines, facts))
     sys.exit(1 if found.failed else 0)
 

@@ -13,9 +13,10 @@ OpenMP threads, and torch's, sleep while they wait. They spin by default, which 
 threads a hundred times slower than one; GOMP_SPINCOUNT=300000 before the command measures that.
 
 Rounds are taken in turn, each contender alone while the others sleep: a step to warm up, then at least four, and half a
-second. A figure is the median of the rounds' median steps. The last column is the ratio of the shortest steps of all,
-which other work on the machine disturbs less. It would measure something else with fewer rows or batches (then: the
-processor's cache), with ids that lie together, without huge pages, or where threads are more than free cores.
+second. A figure is the median of the rounds' median steps. The last columns are ratios of the shortest steps of all,
+and of processor time (all threads), which other work on the machine disturbs less. It would measure something else with
+fewer rows or batches (then: the processor's cache), with ids that lie together, without huge pages, or where threads
+are more than free cores.
 
 A case takes at most 6 GB for both contenders: rows are fewer than asked for where they would take more.
 
@@ -81,17 +82,23 @@ class Rivalry:
 
 @dataclass
 class Found:
-    """of: (contender, threads) -> the steps of each round, in ms. memory: of each contender. failed: why."""
+    """of: (contender, threads) -> the steps of each round, in ms. processor: the same, of all threads. memory: of each
+    contender. failed: why."""
 
     of: dict[tuple[str, int], list[list[float]]] = field(default_factory=dict)
+    processor: dict[tuple[str, int], list[list[float]]] = field(default_factory=dict)
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     failed: str = ""
 
     def median(self, who: str, threads: int) -> float:
-        return statistics.median(statistics.median(steps) for steps in self.of[who, threads])
+        return median(self.of[who, threads])
 
     def least(self, who: str, threads: int) -> float:
         return min(min(steps) for steps in self.of[who, threads])
+
+
+def median(rounds: Sequence[Sequence[float]]) -> float:
+    return statistics.median(statistics.median(steps) for steps in rounds)
 
 
 def say(text: str) -> None:
@@ -166,8 +173,9 @@ def measure(rivalry: Rivalry, contenders: Contenders, rounds: int, folder: Path)
             for threads in THREADS:
                 job = {"do": "time", "threads": threads, "seconds": LEAST_S, "least": LEAST_STEPS}
                 for who in names:
-                    steps = [step_s * 1e3 for step_s in contenders.ask(who, job)["step_s"]]
-                    found.of.setdefault((who, threads), []).append(steps)
+                    answer = contenders.ask(who, job)
+                    for part, name in ((found.of, "step_s"), (found.processor, "processor_s")):
+                        part.setdefault((who, threads), []).append([s * 1e3 for s in answer[name]])
     except TeamFailed as error:
         found.failed = str(error)
     return found
@@ -209,16 +217,17 @@ def lines_of(rivalry: Rivalry, found: Found) -> list[Measure]:
 
 def page_of(results: Sequence[tuple[Rivalry, Found]], facts: Mapping[str, object]) -> str:
     lines = ["# A step of embedding tables in RAM", "", *(f"{name}: {value}  " for name, value in facts.items()), ""]
-    lines += ["| step | rival | ours, ms | theirs, ms | ratio | to reach | of the shortest |"]
-    lines += ["|---|---|---:|---:|---:|---:|---:|"]
+    lines += ["| step | rival | ours, ms | theirs, ms | ratio | to reach | of the shortest | of the processor |"]
+    lines += ["|---|---|---:|---:|---:|---:|---:|---:|"]
     for rivalry, found in results:
         for threads, line in zip(THREADS, lines_of(rivalry, found), strict=True):
             if line.figure is None:
-                lines.append(f"| {line.case} | {line.rival} | | | not run: {line.not_run} | | |")
+                lines.append(f"| {line.case} | {line.rival} | | | not run: {line.not_run} | | | |")
                 continue
             best = found.least(rivalry.rival, threads) / found.least(OURS, threads)
+            processor = median(found.processor[rivalry.rival, threads]) / median(found.processor[OURS, threads])
             times = f"{line.ours:.1f} | {line.theirs:.1f} | **{line.figure:.2f}**"
-            lines.append(f"| {line.case} | {line.rival} | {times} | {line.reach} | {best:.2f} |")
+            lines.append(f"| {line.case} | {line.rival} | {times} | {line.reach} | {best:.2f} | {processor:.2f} |")
     shares = [m["huge_bytes"] / m["bytes"] for _, found in results for m in found.memory.values()]
     if shares:
         lines += ["", f"Of a contender's memory, {min(shares):.0%} to {max(shares):.0%} was in huge pages."]

@@ -108,9 +108,7 @@ def test_a_benchmark_that_fails_is_told_and_the_next_one_runs(bench, scripts):
         good=writes([{"target": "index", "case": "c", "figure": 2.0}]),
     )
     runs = bench("all")
-    whys = {
-        name: runs.run_all([name], [], folder).failed.get("index", "") for name in ("bad", "silent", "odd", "absent")
-    }
+    whys = {name: runs.run_all([name], [], folder).failed["index"] for name in ("bad", "silent", "odd", "absent")}
     assert "status 3" in whys["bad"]
     assert "wrote no measures" in whys["silent"]
     assert "has lines for speed" in whys["odd"]

@@ -3,17 +3,18 @@
 //
 //   bench_index NUM_KEYS ROUNDS      one line of JSON: nanoseconds a key, of each round, and bytes
 //
-// Contenders take turns, each over the same kBatches batches, with one thread. Lines are read from huge pages of as
-// many bytes as our index has; their numbers are given, so nothing is hashed or compared. Run it with
-// GLIBC_TUNABLES=glibc.malloc.hugetlb=1, so that absl's memory is of huge pages like ours: `huge_share` tells. It would
-// measure something else with keys that fit the processor's cache, or with a skew, whose frequent keys stay there.
+// Contenders take turns, each over the same kBatches batches, with one thread, whose processor time counts. Lines are
+// read from huge pages of as many bytes as our index has; their numbers are given, so nothing is hashed or compared.
+// absl's memory is of the pages that malloc gives: of huge ones, like ours, with GLIBC_TUNABLES=glibc.malloc.hugetlb=1;
+// `huge_share` tells. It would measure something else with keys that fit the processor's cache, or with a skew, whose
+// frequent keys stay there.
 #include <algorithm>
-#include <chrono>
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <span>
@@ -45,13 +46,12 @@ std::vector<std::uint64_t> drawn(std::uint64_t end, std::uint64_t seed) {
   return numbers;
 }
 
-// Seconds that body(batch) takes over all batches, as nanoseconds a look-up.
+// Processor time of body(batch) over all batches, as nanoseconds a look-up.
 template <class Body>
 double ns_of(Body&& body) {
-  const auto began = std::chrono::steady_clock::now();
+  const std::clock_t began = std::clock();
   for (std::size_t b = 0; b < kBatches; ++b) body(b);
-  const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - began;
-  return took.count() / static_cast<double>(kLookups * kBatches);
+  return static_cast<double>(std::clock() - began) * (1e9 / CLOCKS_PER_SEC) / static_cast<double>(kLookups * kBatches);
 }
 
 void must_be_equal(const std::vector<std::uint32_t>& found, const std::vector<std::uint32_t>& expected,

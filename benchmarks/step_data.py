@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -68,10 +69,14 @@ def offsets(case: Case, rows: int = B) -> np.ndarray:
     return np.arange(0, rows * case.bag + 1, case.bag, dtype=np.int64)
 
 
+@lru_cache(maxsize=1)
+def _block(dim: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((BLOCK, dim), dtype=np.float32) * np.float32(0.01)
+
+
 def first_rows(case: Case, feature: int) -> Iterator[tuple[int, np.ndarray]]:
     """All rows of a table in blocks: the number of the first, and float32 [n, D], N(0, 0.01)."""
-    block = np.random.default_rng(1).standard_normal((BLOCK, case.dim), dtype=np.float32) * np.float32(0.01)
-    block = np.roll(block, -1009 * feature, axis=0)
+    block = np.roll(_block(case.dim), -1009 * feature, axis=0)
     for begin in range(0, case.each, BLOCK):
         yield begin, block[: case.each - begin]
 

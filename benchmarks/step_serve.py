@@ -10,6 +10,7 @@ Imports numpy and torch alone, since rivals run in environments of their own. Jo
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -57,7 +58,8 @@ class _Asked:
         self._num_batches = self._steps = 0
 
     def build(self, job: dict[str, Any]) -> dict[str, Any]:
-        self._contender = None  # its rows go before the next ones come
+        self._contender = None
+        gc.collect()  # its rows go before the next ones come, also where it refers to itself
         case = Case(**{field.name: job[field.name] for field in fields(Case)})
         self._use_threads(1)
         self._contender, self._num_batches, self._steps = self._make(case), case.num_batches, 0

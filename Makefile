@@ -1,8 +1,9 @@
 # make demo    trains on MovieLens-100K and shows the AUC on held-out rows
 # make test    the Python tests, against the installed package
 # make test-faults   what is done to runs on purpose: kills, damage, full disks, hanging readers; the long ones too
-# make bench   every benchmark: those that show a promise, then all that have a rival or a bound, in one table, which
-#              `make table` makes alone. BENCH=--save keeps results in benchmarks/results (bench_quality always does)
+# make bench   every benchmark: first those that show a promise (benchmarks/all.py --others lists them), then `make table`
+# make table   the benchmarks that have a rival or a bound, and what they found in one table; BENCH= takes options of
+#              benchmarks/all.py, of which --save keeps the results in benchmarks/results
 # make lint    ruff, mypy, clang-format
 # make native-test   the C++ tests
 # make native-sanitize native-tsan   the same with address and undefined-behaviour sanitizers; those with threads, with
@@ -65,7 +66,7 @@ test-faults: $(INSTALLED)
 bench: $(INSTALLED)
 	@failed=0; began=$$(date +%s); \
 	for file in $$($(BIN)/python benchmarks/all.py --others); do \
-		echo "== $$file"; $(BIN)/python $$file $(filter --save,$(BENCH)) || failed=1; done; \
+		echo "== $$file"; $(BIN)/python $$file || failed=1; done; \
 	$(BIN)/python benchmarks/all.py $(BENCH) || failed=1; \
 	echo "make bench took $$((($$(date +%s) - began) / 60)) minutes"; exit $$failed
 

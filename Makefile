@@ -3,7 +3,7 @@
 # make test-faults   what is done to runs on purpose: kills, damage, full disks, hanging readers; the long ones too
 # make bench   every benchmark: first those that show a promise (benchmarks/all.py --others lists them), then `make table`
 # make table   the benchmarks that have a rival or a bound, and what they found in one table; BENCH= takes options of
-#              benchmarks/all.py, of which --save keeps the results in benchmarks/results
+#              benchmarks/all.py, of which --save keeps the results in benchmarks/results (bench_quality always keeps its)
 # make lint    ruff, mypy, clang-format
 # make native-test   the C++ tests
 # make native-sanitize native-tsan   the same with address and undefined-behaviour sanitizers; those with threads, with

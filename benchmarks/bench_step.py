@@ -60,6 +60,7 @@ LEAST_STEPS, LEAST_S = 4, 0.5
 TOLERANCE = 1e-3
 """Of what three steps changed: root mean square of the difference, to that of the change."""
 RULE_NAMES = {"sgd": "SGD", "rowwise_adagrad": "row-wise Adagrad", "adagrad": "Adagrad", "adam": "SparseAdam"}
+PARTS = ("unique", "plan", "features", "backward", "update")
 BEGAN = time.monotonic()
 
 
@@ -82,11 +83,12 @@ class Rivalry:
 
 @dataclass
 class Found:
-    """of: (contender, threads) -> the steps of each round, in ms. processor: the same, of all threads. memory: of each
-    contender. failed: why."""
+    """of: (contender, threads) -> the steps of each round, in ms. processor: the same, of all threads. parts: threads
+    -> of each round, what each part of our steps took, in ms. memory: of each contender. failed: why."""
 
     of: dict[tuple[str, int], list[list[float]]] = field(default_factory=dict)
     processor: dict[tuple[str, int], list[list[float]]] = field(default_factory=dict)
+    parts: dict[int, list[dict[str, float]]] = field(default_factory=dict)
     memory: dict[str, dict[str, int]] = field(default_factory=dict)
     failed: str = ""
 
@@ -174,6 +176,9 @@ def measure(rivalry: Rivalry, contenders: Contenders, rounds: int, folder: Path)
                 job = {"do": "time", "threads": threads, "seconds": LEAST_S, "least": LEAST_STEPS}
                 for who in names:
                     answer = contenders.ask(who, job)
+                    if who == OURS:
+                        own = {name: s * 1e3 for name, s in answer["parts_s"].items()}
+                        found.parts.setdefault(threads, []).append(own)
                     for part, name in ((found.of, "step_s"), (found.processor, "processor_s")):
                         part.setdefault((who, threads), []).append([s * 1e3 for s in answer[name]])
     except TeamFailed as error:
@@ -231,7 +236,21 @@ def page_of(results: Sequence[tuple[Rivalry, Found]], facts: Mapping[str, object
     shares = [m["huge_bytes"] / m["bytes"] for _, found in results for m in found.memory.values()]
     if shares:
         lines += ["", f"Of a contender's memory, {min(shares):.0%} to {max(shares):.0%} was in huge pages."]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *parts_of(results)]) + "\n"
+
+
+def parts_of(results: Sequence[tuple[Rivalry, Found]]) -> list[str]:
+    """Where our time goes: medians over rounds of each part's mean."""
+    lines = ["Ours, part by part, in ms:", "", f"| step | {' | '.join(PARTS)} | the rest |"]
+    lines.append("|---|" + "---:|" * (len(PARTS) + 1))
+    for rivalry, found in results:
+        for threads, line in zip(THREADS, lines_of(rivalry, found), strict=True):
+            if line.ours is None:
+                continue
+            own = [statistics.median(parts.get(name, 0.0) for parts in found.parts[threads]) for name in PARTS]
+            figures = " | ".join(f"{ms:.2f}" for ms in [*own, max(0.0, line.ours - sum(own))])
+            lines.append(f"| {line.case} | {figures} |")
+    return lines
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ Imports numpy and torch alone, since rivals run in environments of their own. Jo
   build   make all rows of a case, and its batches. Gives bytes of the process, and how many of them in huge pages
   check   train three steps; write what batch 0 pooled before, and how three steps changed it, to `file`
   time    with `threads`: a step to warm up, then at least `least` steps and `seconds`. Gives the seconds of each,
-          and of the processor, over all threads
+          and of the processor, over all threads; and of the parts of a step, where they are known
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,11 +40,15 @@ class Contender(Protocol):
         ...
 
 
-def serve(make: Callable[[Case], Contender], use_threads: Callable[[int], None]) -> None:
+Parts = Callable[[], Mapping[str, float]]
+
+
+def serve(make: Callable[[Case], Contender], use_threads: Callable[[int], None], parts: Parts = dict) -> None:
+    """parts: seconds of each part of steps, of all steps so far."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_flush_denormal(True)
-    asked = _Asked(make, use_threads)
+    asked = _Asked(make, use_threads, parts)
     for line in sys.stdin:
         job = json.loads(line)
         out.write(json.dumps(getattr(asked, job["do"])(job)) + "\n")
@@ -52,8 +56,8 @@ def serve(make: Callable[[Case], Contender], use_threads: Callable[[int], None])
 
 
 class _Asked:
-    def __init__(self, make: Callable[[Case], Contender], use_threads: Callable[[int], None]) -> None:
-        self._make, self._use_threads = make, use_threads
+    def __init__(self, make: Callable[[Case], Contender], use_threads: Callable[[int], None], parts: Parts) -> None:
+        self._make, self._use_threads, self._parts = make, use_threads, parts
         self._contender: Contender | None = None
         self._num_batches = self._steps = 0
 
@@ -77,6 +81,7 @@ class _Asked:
     def time(self, job: dict[str, Any]) -> dict[str, Any]:
         self._use_threads(job["threads"])
         self._step()
+        before = self._parts()
         step_s: list[float] = []
         processor_s: list[float] = []
         while len(step_s) < job["least"] or sum(step_s) < job["seconds"]:
@@ -84,7 +89,8 @@ class _Asked:
             self._step()
             step_s.append(time.perf_counter() - began)
             processor_s.append(time.process_time() - processor)
-        return {"step_s": step_s, "processor_s": processor_s}
+        parts = {name: (s - before.get(name, 0.0)) / len(step_s) for name, s in self._parts().items()}
+        return {"step_s": step_s, "processor_s": processor_s, "parts_s": parts}
 
     def _step(self) -> None:
         assert self._contender is not None

@@ -13,6 +13,7 @@ from step_serve import serve
 import sfctr
 from sfctr import _native
 from sfctr.spec.batch import Batch, Keys
+from sfctr.telemetry import current, span
 
 RULES = {
     "sgd": sfctr.SGD(lr=data.LR),
@@ -45,7 +46,9 @@ class Ours:
     def step(self, batch: int) -> None:
         self._next = batch
         ready = next(self._ready)
-        torch.autograd.backward(list(ready.features().values()), self._gradients)
+        features = list(ready.features().values())
+        with span("backward"):
+            torch.autograd.backward(features, self._gradients)
         ready.step(None)
 
     def pooled(self, batch: int) -> np.ndarray:
@@ -71,4 +74,4 @@ def use_threads(count: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(Ours, use_threads)
+    serve(Ours, use_threads, lambda: current().seconds())

@@ -42,7 +42,7 @@ from team import Team, TeamFailed
 
 HERE = Path(__file__).resolve().parent
 WARM = 6
-"""Steps of a turn that are not timed: the first touch what others have driven out of the caches, and fill the window."""
+"""Steps of a turn that are not timed: they fill the window, and touch what others have driven out of the caches."""
 DEEPCTR_ROWS = 1_000_000
 REACH = {"one-hot fp32": 1.5, "one-hot bf16": 1.9, "bag": 3.2}
 OF_CEILING = 80.0

@@ -2,7 +2,8 @@
 
 Three forms of the same training take turns: `alone`, on batches whose rows were planned before the clock starts;
 `ahead`, with window 4, whose threads read, find unique ids, plan and fetch beside training; and `inline`, with window
-0, where training waits for all of that. Work ahead of a step is what its stages take in the inline form, and
+0, where training waits for all of that. Work ahead of a step is what its stages take in the inline form, and reading
+by itself, and
 
     hidden = 1 - (ahead - alone) / work ahead
 
@@ -108,8 +109,14 @@ class Trainings:
         with closing(source()) as batches, closing(self._steps(batches, window=0)) as steps:  # type: ignore[type-var]
             for seconds, spans in self._timed(steps):
                 times.steps["inline"].append(seconds)
-                for name in AHEAD:
+                for name in AHEAD[1:]:
                     times.stages[name].append(spans[name])
+
+    def read(self, source: Source, times: Times) -> None:
+        """Reading by itself, of which a source does a part in a thread of its own."""
+        began, batches = time.perf_counter(), WARM + self.count
+        assert len(list(islice(source(), batches))) == batches
+        times.stages["read"].append((time.perf_counter() - began) / batches)
 
     def _timed(self, steps: Iterator[float]) -> Generator[tuple[float, dict[str, float]], None, None]:
         """Seconds of each step and of its spans, but for the first steps."""
@@ -174,7 +181,7 @@ def measure(case: Case, folder: Path, count: int, rounds: int) -> dict[str, Time
     found = {name: Times() for name in sources}
     for _ in range(rounds):
         for name, source in sources.items():
-            for form in (trainings.alone, trainings.ahead, trainings.inline):
+            for form in (trainings.read, trainings.alone, trainings.ahead, trainings.inline):
                 form(source, found[name])
     return found
 

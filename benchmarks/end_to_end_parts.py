@@ -79,7 +79,7 @@ def first_rows(table: int) -> np.ndarray:
 
 
 def write_batches(folder: Path, case: Case) -> None:
-    """Arrays of all batches, shared by the cases of equal `data`: ids [N, F, B L], numbers [N, B, 13], labels [N, B]."""
+    """Arrays of all batches, for cases of equal `data`: ids [N, F, B L], numbers [N, B, 13], labels [N, B]."""
     rng = np.random.default_rng(1)
     shape = (case.num_batches, case.batch)
     ids = [_zipf(rng, (*shape, case.bag), size).reshape(case.num_batches, -1) for size in case.sizes]

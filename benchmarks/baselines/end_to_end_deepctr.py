@@ -8,9 +8,12 @@ a few million rows are out of its reach. It also has a first-order weight for ea
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from itertools import count
 from pathlib import Path
+
+sys.stdout = sys.stderr  # the library prints as it is imported, and a thread of it later; answers go to the descriptor
 
 import numpy as np
 import torch

@@ -6,6 +6,7 @@ a few million rows are out of its reach. It also has a first-order weight for ea
     python end_to_end_deepctr.py RANK SIZE PORT FOLDER    (jobs on stdin, see end_to_end_parts.Server)
 """
 
+# ruff: noqa: E402  see sys.stdout
 from __future__ import annotations
 
 import sys

@@ -65,6 +65,7 @@ class Trainer:
     ) -> None:
         self.parts, self.options, self.checkpoints, self._start = parts, options, checkpoints, start
         self.model = parts.model
+        self._call = parts.call or (lambda features, whole_size: self.model(features))
         self.step = self.epoch = self.rows = 0
         self.epochs_done = self.epoch_rows = 0
         self.num_rows = parts.source.num_rows if start is None else start.plain["loop"]["num_rows"]
@@ -131,6 +132,7 @@ class Trainer:
                     with ready, span("step", step=self.step + 1), self.whole():
                         self.score_before_learning(ready)
                         self.learn(ready)
+                    self.parts.step_ended()
                     self.evaluate_if_due()
                     self.delta_if_due()
                     if self._due.at(self.step, is_late=self._agreed.is_late):
@@ -255,7 +257,7 @@ class Trainer:
                 with autocast(self.options, self.options.device):
                     features = part.features()
                     with span("forward", step=self.step + 1):
-                        output = self.model(features)
+                        output = self._call(features, part.whole_size)
                 logits = as_logits(output, part.size, len(self.columns), type(self.model).__name__)
                 own = row_weights(self._columns(part.label_mask), part.weight)
                 part_loss = weighted_bce(logits, self._columns(part.labels), own, totals)

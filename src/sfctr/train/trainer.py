@@ -65,7 +65,6 @@ class Trainer:
     ) -> None:
         self.parts, self.options, self.checkpoints, self._start = parts, options, checkpoints, start
         self.model = parts.model
-        self._call = parts.call or (lambda features, whole_size: self.model(features))
         self.step = self.epoch = self.rows = 0
         self.epochs_done = self.epoch_rows = 0
         self.num_rows = parts.source.num_rows if start is None else start.plain["loop"]["num_rows"]
@@ -257,7 +256,8 @@ class Trainer:
                 with autocast(self.options, self.options.device):
                     features = part.features()
                     with span("forward", step=self.step + 1):
-                        output = self._call(features, part.whole_size)
+                        call = self.parts.call
+                        output = self.model(features) if call is None else call(features, part.whole_size)
                 logits = as_logits(output, part.size, len(self.columns), type(self.model).__name__)
                 own = row_weights(self._columns(part.label_mask), part.weight)
                 part_loss = weighted_bce(logits, self._columns(part.labels), own, totals)

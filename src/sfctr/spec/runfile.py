@@ -122,9 +122,8 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Train through torch.compile's code for the model (part of the run's numerics): fewer microseconds a step, which
     tells in small batches, after about half a minute at the start. Needs a C++ compiler."""
     torch_threads: int | Literal["auto"] | None = None
-    """Threads of torch, part of the run's numerics; None: as torch chooses. "auto": a new run takes about a second to
-    measure its steps with one thread and with more, and may choose otherwise when it is begun again. What was chosen is
-    recorded in the resolved run file, and resuming and verifying use it."""
+    """Threads of torch, part of the run's numerics; None: as torch chooses; "auto": as many as make a new run's steps
+    quickest, measured for about a second. The resolved run file records the number; resuming and verifying use it."""
     threads: int | Literal["auto"] = "auto"
     """Threads of sfctr's own kernels; changes no number. "auto": measured in the first steps, which try several."""
     window: int = 4

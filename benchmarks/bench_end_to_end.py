@@ -40,6 +40,8 @@ from origin import keep, origin
 from rivals import NotInstalled, python_of
 from team import Team, TeamFailed
 
+from sfctr.train.threads import cores
+
 HERE = Path(__file__).resolve().parent
 WARM = 6
 """Steps of a turn that are not timed: they fill the window, and touch what others have driven out of the caches."""
@@ -60,8 +62,8 @@ class Contender:
     rival: str | None = None
 
 
-def contenders(cores: int) -> dict[str, Contender]:
-    threads = sorted({1, cores})
+def contenders(num_cores: int) -> dict[str, Contender]:
+    threads = sorted({1, num_cores})
     torch_alone = tuple({"torch": n} for n in threads)
     ours = [{"torch": t, "kernels": k, "window": 4} for t in threads for k in threads if k >= t]
     found = (
@@ -110,9 +112,9 @@ class Found:
 class Measured:
     """Contenders, and what each found in the cases until now: figures, or why there are none."""
 
-    def __init__(self, stack: ExitStack, folder: Path, cores: int, rounds: int, steps: int) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, num_cores: int, rounds: int, steps: int) -> None:
         self._stack, self._folder, self._rounds, self._steps = stack, folder, rounds, steps
-        self._contenders, self._teams = contenders(cores), dict[str, Team]()
+        self._contenders, self._teams = contenders(num_cores), dict[str, Team]()
         self._failed: dict[str, str] = {}
         self._written: set[str] = set()
 
@@ -177,7 +179,7 @@ def lines_of(case: Case, found: Mapping[str, Found | str]) -> list[Measure]:
         if name == "ours":
             continue
         rival = {"dense": "the dense part alone", "deepctr": "deepctr-torch, 1 M rows"}.get(name, name)
-        line = Measure(target=target, case=str(case), rival=rival, ours=ours.step_s * 1e3, unit="ms")
+        line = Measure(target=target, case=str(case), rival=rival, ours=ours.step_s * 1e3, unit="ms a step")
         if isinstance(theirs, str):
             lines.append(replace(line, not_run=theirs))
             continue
@@ -229,7 +231,7 @@ def main() -> None:
     words = [word for word in args.cases.lower().split(",") if word]
     results: list[tuple[Case, Mapping[str, Found | str]]] = []
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        measured = Measured(stack, Path(scratch), torch.get_num_threads(), args.rounds, args.steps)
+        measured = Measured(stack, Path(scratch), cores(), args.rounds, args.steps)
         for case in all_cases(args.rows, args.batch, args.batches):
             if all(word in str(case).lower() for word in words):
                 results.append((case, measured.case(case, ("ours", "TorchRec", "dense"))))

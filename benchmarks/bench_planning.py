@@ -238,7 +238,7 @@ def main() -> None:
             ours=times.step_ms("ahead"),
             theirs=times.step_ms("alone"),
             rival="training alone",
-            unit="ms",
+            unit="ms a step",
             figure=times.hidden,
             figure_unit="%",
             reach=REACH,

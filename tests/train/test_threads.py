@@ -75,6 +75,8 @@ def test_threads_begin_with_the_cores_that_torch_leaves(monkeypatch):
     assert first_threads(Train(threads=3)) == 3
     assert first_threads(Train(torch_threads=2)) == 6
     assert first_threads(Train(torch_threads=8)) == 1
+    assert first_threads(Train(torch_threads=1), sharers=2) == 3
+    assert first_threads(Train(torch_threads=1), sharers=16) == 1
     assert candidates(6, 8) == (6, 1, 4, 8)
     assert candidates(1, 1) == (1,)
 

@@ -30,12 +30,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def first_threads(train: Train) -> int:
-    """Threads of sfctr's kernels that a run begins with: as it says, else the cores that torch leaves."""
+def first_threads(train: Train, sharers: int = 1) -> int:
+    """Threads of sfctr's kernels that a run begins with: as it says, else the cores that torch leaves of those that it
+    has, where so many processes of one run share the machine."""
     if isinstance(train.threads, int):
         return train.threads
     of_torch = train.torch_threads if isinstance(train.torch_threads, int) else torch.get_num_threads()
-    return max(1, min(cores(), MOST_CORES) - of_torch)
+    return max(1, min(cores() // sharers, MOST_CORES) - of_torch)
 
 
 def candidates(first: int, most: int) -> tuple[int, ...]:

@@ -89,6 +89,17 @@ def test_a_csv_and_its_parquet_twin_give_the_same_batches(twins, shuffle):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_sample_is_the_first_batch_of_the_input_and_changes_nothing(twins, shuffle):
+    path = twins(1234)[0]
+    with opened(path, shuffle=shuffle) as source, opened(path, shuffle=False) as in_order:
+        (first, *_) = bits([source.sample()])
+        assert first == bits(in_order.batches())[0]
+        sampled = bits(source.batches(1))
+    with opened(path, shuffle=shuffle) as source:
+        assert sampled == bits(source.batches(1))
+
+
 def test_shuffled_rows_follow_the_epochs_order(twins):
     path = twins(2000)[0]
     for seed, epoch in ((0, 0), (0, 1), (5, 1)):

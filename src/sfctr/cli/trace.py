@@ -65,10 +65,11 @@ def _report(run: RunFile, options: Tracing, spool_dir: Path) -> tuple[TraceRepor
     from sfctr.spec.inputs import tables_by_name
     from sfctr.store import Store
     from sfctr.trace import trace_batches, traced_features
+    from sfctr.train.threads import first_threads
 
     tables = default_tables(run.model.name, run.schema, run.tables)
     tables_by_name(run.schema, tables)
-    with Store(tables, threads=run.train.threads) as store:  # empty: it knows the size of a row
+    with Store(tables, threads=first_threads(run.train)) as store:  # empty: it knows the size of a row
         traced = _traced(store)
     traced_features(run.schema, traced)  # refused before a long read, if at all
     source, held_out = open_training(

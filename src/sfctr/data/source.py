@@ -101,6 +101,12 @@ class Source:
     def __iter__(self) -> Iterator[Batch]:
         return self.batches(0)
 
+    def sample(self) -> Batch | None:
+        """The first batch in the order of the input, whatever that of an epoch; None where there is none. Nothing but
+        the first rows is read, and a later epoch gives what it would have given."""
+        with closing(self._streamed(0, 0)) as batches:
+            return next((batch for batch in batches if batch is not None), None)
+
     def strings(self, column: str) -> Mapping[int, str]:
         """Key -> text of what was read so far of a column (or feature) with keep_strings; ConfigError for others.
 

@@ -118,28 +118,36 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """"auto": the accelerator if there is one, else "cpu"."""
     autocast: Literal["none", "bf16"] = "none"
     """bf16: the model computes in bfloat16 where torch's autocast says so; weights stay float32."""
-    torch_threads: int | None = None
-    """Threads of torch, part of the run's numerics; None: as torch chooses, recorded in the resolved run file."""
-    threads: int = 1
-    """Threads of sfctr's own kernels; changes no number."""
+    compile: bool = False
+    """Train through torch.compile's code for the model (part of the run's numerics): fewer microseconds a step, which
+    tells in small batches, after about half a minute at the start. Needs a C++ compiler."""
+    torch_threads: int | Literal["auto"] | None = None
+    """Threads of torch, part of the run's numerics; None: as torch chooses; "auto": as many as make a new run's steps
+    quickest, measured for about a second. The resolved run file records the number; resuming and verifying use it."""
+    threads: int | Literal["auto"] = "auto"
+    """Threads of sfctr's own kernels; changes no number. "auto": measured in the first steps, which try several."""
     window: int = 4
     """Batches prepared ahead of the one that trains; changes no number."""
     flush_denormals: bool = True
     """Numbers too small for a normal float count as 0 (part of the run's numerics)."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "threads"):
+        for name in ("epochs", "batch_size", "accumulate"):
             check_fixed(getattr(self, name), 1, f"train.{name}")
         check_fixed(self.window, 0, "train.window")
         _check(self, "min_delta", 0.0)
         for name in ("threads", "torch_threads"):
-            if (getattr(self, name) or 1) > MOST_THREADS:
-                raise ConfigError(f"train.{name} is {getattr(self, name)} and must be at most {MOST_THREADS}")
+            count = getattr(self, name)
+            if count in ("auto", None):
+                continue
+            check_fixed(count, 1, f"train.{name}")
+            if count > MOST_THREADS:
+                raise ConfigError(f"train.{name} is {count} and must be at most {MOST_THREADS}")
         if not -(2**63) <= self.seed < 2**64:
             raise ConfigError(f"train.seed is {self.seed} and must be a number of 64 bits")
         if len(set(self.loss_labels)) < len(self.loss_labels):
             raise ConfigError(f"train.loss_labels names a label twice: {', '.join(self.loss_labels)}")
-        for name in ("max_steps", "evaluate_every", "stop_after", "torch_threads"):
+        for name in ("max_steps", "evaluate_every", "stop_after"):
             if getattr(self, name) is not None:
                 check_fixed(getattr(self, name), 1, f"train.{name}")
         if self.clip is not None and not self.clip > 0:

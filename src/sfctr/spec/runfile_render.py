@@ -134,7 +134,11 @@ def _above(path: str, comments: Comments) -> list[str]:
 
 
 def _choices_of(kind: Any) -> str:
-    return _choices([name for member in members_of(kind) if get_origin(member) is Literal for name in get_args(member)])
+    """The words to choose from, where there are words alone to choose from."""
+    members = [member for member in members_of(kind) if member is not type(None)]
+    if any(get_origin(member) is not Literal for member in members):
+        return ""
+    return _choices([name for member in members for name in get_args(member)])
 
 
 def _choices(names: list[Any]) -> str:

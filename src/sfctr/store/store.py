@@ -110,6 +110,11 @@ class Store:
         self._replicas.append(Replica(plan, self.seed, self._budget_of_copies, policy=self.tiers.policy))
         return self._replicas[-1]
 
+    def use_threads(self, threads: int) -> None:
+        """Have sfctr's kernels use so many threads from now on, in the whole process; changes no number. May be called
+        beside batches in preparation."""
+        _native.set_num_threads(threads)
+
     def _forget_copies(self) -> None:
         for replica in self._replicas:
             replica.clear()

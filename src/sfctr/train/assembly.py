@@ -28,6 +28,7 @@ from sfctr.spec.tables import Table
 from sfctr.store import Store
 from sfctr.telemetry import notice
 
+from .compiled import compiled
 from .log import Line
 from .numerics import autocast, resolve_device
 from .optim import make_dense_optimizer
@@ -35,7 +36,7 @@ from .options import check_run
 from .parts import Parts
 from .progress import ProgressLine
 from .ranks import ALONE, DenseRanks, Ranks
-from .scoring import Labels, Scorer
+from .scoring import Labels, Rows, Scorer
 
 
 def settled(run: RunFile, model: nn.Module | None = None) -> RunFile:
@@ -51,7 +52,8 @@ def settled(run: RunFile, model: nn.Module | None = None) -> RunFile:
     chosen = run.model.name if model is None else model
     tables = default_tables(chosen, run.schema, run.tables)
     _say_unused(chosen, run.model.name, tables)
-    threads = run.train.torch_threads or torch.get_num_threads()
+    threads = run.train.torch_threads
+    threads = threads if isinstance(threads, int) else torch.get_num_threads()
     train = msgspec.structs.replace(run.train, device=resolve_device(run.train.device), torch_threads=threads)
     return msgspec.structs.replace(run, tables=tables, train=train)
 
@@ -122,7 +124,7 @@ def scorer_of(run: RunFile, store: Store, module: nn.Module, exchange: Exchange 
 
 def loop_parts(
     run: RunFile,
-    source: Source,
+    source: Rows,
     store: Store,
     module: nn.Module,
     *,
@@ -157,4 +159,5 @@ def loop_parts(
         peers=ranks.loop,
         failed=ranks.failed,
         dense=dense,
+        call=compiled(module, run.train) if run.train.compile else None,
     )

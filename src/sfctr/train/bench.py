@@ -34,6 +34,7 @@ from .run import reading_options
 from .run_dir import DELTAS, JOB, METRICS_FILE, RUN_FILE
 from .scoring import Labels, evaluate_source, features_with_texts
 from .state import State
+from .threads import MOST_CORES, KernelThreads, candidates, cores, first_threads
 from .trainer import Trainer
 
 
@@ -100,7 +101,7 @@ class Bench:
         return None if self.dense is None else self.dense.parts
 
     def _parts(self, progress: ProgressLine) -> Parts:
-        return loop_parts(
+        parts = loop_parts(
             self.run,
             self.source,
             self.store,
@@ -114,6 +115,11 @@ class Bench:
             exchange=self.exchange,
             dense=self.dense,
         )
+        if self.run.train.threads != "auto" or self.ranks.size > 1:
+            return parts
+        numbers = candidates(first_threads(self.run.train), min(cores(), MOST_CORES))
+        tuned = KernelThreads(numbers, self.store.use_threads, progress.say)
+        return replace(parts, step_ended=tuned.step_ended)
 
     def evaluate(self, held_out: Source) -> dict[str, Any]:
         train = self.run.train

@@ -34,8 +34,9 @@ from .progress import ProgressLine
 from .ranks import Ranks
 from .resume import check_data, check_order, find_start
 from .run import Run, build_run_model, open_store
-from .run_dir import CHECKPOINTS, began_here, claimed, next_run_dir
+from .run_dir import CHECKPOINTS, RUN_FILE, began_here, claimed, next_run_dir
 from .stages import bound, stage_seconds
+from .torch_threads import with_torch_threads
 from .trainer import Trainer
 
 
@@ -177,6 +178,7 @@ def train_there(
             resume = together.hear_first(bytes([resume])) == b"\1"
         origin = None if restore is None else Origin.open(restore, allow, ranks.loop)
         run = run if origin is None else origin.settle(run)
+        asked_threads, is_new = run.train.torch_threads, not (resume and (run_dir / RUN_FILE).exists())
         run, start = find_start(run, run_dir, model, ranks.loop) if resume else (settled(run, model), None)
         module = (build_run_model(run) if model is None else model).to(run.train.device)
         recorder = stack.enter_context(Recorder(_open_trace(stack, ranks.own_path(trace))))
@@ -184,6 +186,8 @@ def train_there(
         ranks.require_same_data(source, held_out)
         check_validation(run, held_out is not None)
         run = msgspec.structs.replace(run, schema=source.schema)
+        if asked_threads == "auto" and is_new and start is None and ranks.size == 1:
+            run = with_torch_threads(run, module, source)
         store = open_store(run, run_dir, sharers=ranks.on_machine, copies=ranks.keep_copies(run))
         stack.callback(store.close)
         progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet or not ranks.is_first)

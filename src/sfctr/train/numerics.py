@@ -41,12 +41,12 @@ def device_of_saved(name: str) -> str:
 
 
 @contextmanager
-def numerics(*, torch_threads: int | None, flush_denormals: bool, device: str) -> Iterator[None]:
-    """Torch's threads and denormal mode as a run has them; generators are the caller's again at the end."""
+def numerics(*, torch_threads: int | str | None, flush_denormals: bool, device: str) -> Iterator[None]:
+    """Torch's threads and denormal mode as a settled run has them; generators are the caller's again at the end."""
     threads, flushing = torch.get_num_threads(), _flushes_denormals()
     devices = [torch.cuda.current_device()] if device.startswith("cuda") else []
     try:
-        if torch_threads is not None:
+        if isinstance(torch_threads, int):
             torch.set_num_threads(torch_threads)
         torch.set_flush_denormal(flush_denormals)
         with torch.random.fork_rng(devices):

@@ -41,7 +41,8 @@ def options_from_keywords(options: Mapping[str, Any], train: Sequence[str], vali
         if name not in known:
             hint = nearest(name, known) or f"; options are {', '.join(known)}"
             raise ConfigError(f"fit has no option '{name}'{hint}")
-    reading = {"train": tuple(train), "valid": tuple(valid)} | _of(options, Data, "data")
+    for_data = {name: value for name, value in options.items() if (name, value) != ("threads", "auto")}
+    reading = {"train": tuple(train), "valid": tuple(valid)} | _of(for_data, Data, "data")
     return build(reading, Data, "data"), build(_of(options, Train, "train"), Train, "train")
 
 
@@ -63,6 +64,12 @@ def check_run(run: RunFile) -> None:
                 f"train.{option} names column '{column}', which schema.keep does not list{nearest(column, keep)};"
                 f" add '{column}' to schema.keep"
             )
+    if train.compile and (run.parallel.dense != "ddp" or run.parallel.tensor > 1):
+        other = f'parallel.dense = "{run.parallel.dense}"' if run.parallel.tensor == 1 else "parallel.tensor"
+        raise ConfigError(
+            f"train.compile compiles a model that is whole in each process, and {other} divides it; set train.compile ="
+            " false, or leave the model whole"
+        )
     if train.watch == "gauc" and train.group_by is None:
         raise ConfigError('train.watch is "gauc", which needs train.group_by: the column to group by')
 

@@ -104,6 +104,8 @@ class Parts:
     wire: bytes that went between ranks until now, by kind; see log.py.
     deltas: writes them, or None without any. peers: the ranks that train together, for the loop's thread; dense: what
         has the dense part on all of them, or None where there is one rank. failed: tells the others what ends this one.
+    call: calls the model in training for features of so many rows of all ranks, or None: the model is called.
+    step_ended: told after each step, outside of it; see threads.KernelThreads.
     restore_generators: has the generators of random numbers go on from where the run that is to go on had left them.
     log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
         such options, counts of keys; see Store.membership.
@@ -128,3 +130,5 @@ class Parts:
     peers: Peers = ALONE
     failed: Callable[[BaseException], None] = lambda error: None
     dense: Dense | None = None
+    call: Callable[[dict[str, Tensor], int], Any] | None = None
+    step_ended: Callable[[], None] = lambda: None

@@ -126,7 +126,7 @@ def _decided(asked: RunFile, saved: RunFile) -> RunFile:
     train = msgspec.structs.replace(
         train,
         device=saved.train.device if train.device == "auto" else train.device,
-        torch_threads=train.torch_threads or saved.train.torch_threads,
+        torch_threads=train.torch_threads if isinstance(train.torch_threads, int) else saved.train.torch_threads,
     )
     return with_decided_features(msgspec.structs.replace(asked, train=train), saved)
 

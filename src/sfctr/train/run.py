@@ -46,6 +46,7 @@ from .predictions import predicted
 from .ranks import ALONE, Ranks
 from .run_dir import METRICS_FILE
 from .scoring import Labels, Scorer, evaluate_source
+from .threads import first_threads
 
 
 class Run:
@@ -258,7 +259,7 @@ def open_store(run: RunFile, directory: Path | None = None, *, sharers: int = 1,
         tiers=run.tiers,
         seed=train.seed,
         device=device_of_saved(train.device),
-        threads=train.threads,
+        threads=first_threads(train, sharers),
         directory=directory,
         sharers=sharers,
         copies=copies,

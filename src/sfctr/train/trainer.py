@@ -131,6 +131,7 @@ class Trainer:
                     with ready, span("step", step=self.step + 1), self.whole():
                         self.score_before_learning(ready)
                         self.learn(ready)
+                    self.parts.step_ended()
                     self.evaluate_if_due()
                     self.delta_if_due()
                     if self._due.at(self.step, is_late=self._agreed.is_late):
@@ -255,7 +256,8 @@ class Trainer:
                 with autocast(self.options, self.options.device):
                     features = part.features()
                     with span("forward", step=self.step + 1):
-                        output = self.model(features)
+                        call = self.parts.call
+                        output = self.model(features) if call is None else call(features, part.whole_size)
                 logits = as_logits(output, part.size, len(self.columns), type(self.model).__name__)
                 own = row_weights(self._columns(part.label_mask), part.weight)
                 part_loss = weighted_bce(logits, self._columns(part.labels), own, totals)

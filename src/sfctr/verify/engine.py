@@ -87,7 +87,7 @@ class _Judge:
 
     def _why(self) -> str:
         """The likely cause of numbers that do not come again, and what to do."""
-        if (self.bench.run.train.torch_threads or 1) > 1:
+        if self.bench.run.train.torch_threads != 1:  # a settled run has a number
             self.begins("plain, twice with one thread of torch")
             one, two = (self.bench.train(with_train(self.form, torch_threads=1), self.steps) for _ in range(2))
             if first_step_at_odds(one, two, SameBits()) is None:

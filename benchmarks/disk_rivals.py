@@ -9,6 +9,7 @@ Every row is copied to its place in an array, and its number is checked.
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
@@ -208,7 +209,7 @@ def read_round(contender: Any, wanted: Wanted, number: int, num_threads: int) ->
 
 def _parts(size: int, count: int) -> list[slice]:
     bounds = [size * i // count for i in range(count + 1)]
-    return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if a < b]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds) if a < b]
 
 
 def write_in_place(folder: Path, rows: Array, sync: str) -> dict[str, Any]:

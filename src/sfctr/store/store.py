@@ -165,12 +165,20 @@ class Store:
             )
         return planned
 
+    @property
+    def is_spilling(self) -> bool:
+        """Whether rows of any group have begun to leave RAM; it stays so."""
+        return any(group.native.is_spilling for group in self.groups)
+
     def is_shrinking(self, number: int) -> bool:
         """Whether group `number` put its last plan off only until rows could leave RAM for a growing index."""
         return self.groups[number].native.is_shrinking
 
     def fetch(self, working_sets: Sequence[_native.WorkingSet]) -> None:
-        """Read what the plan needs from disk. Raises DiskError; the batch can then only be discarded."""
+        """Read what the plan needs from disk, in the order of plans; batches after it may be planned meanwhile.
+
+        Raises DiskError; the batch can then only be discarded.
+        """
         with self._named_errors():
             for group, working_set in zip(self.groups, working_sets, strict=True):
                 group.native.fetch(working_set)

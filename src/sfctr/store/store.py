@@ -1,7 +1,8 @@
 """The rows of this process, on a device, in RAM and on disk: a group for each kind of table, and dense tables beside.
 
 A store knows no rank, no batch and no model. Its rows change in one place only, `commit`, which is one optimizer step;
-everything else reads them or moves them. One thread may plan and fetch beside the one that does all else.
+everything else reads them or moves them. One thread may plan and fetch beside the one that does all else, or one may
+plan and another one fetch.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Rows of 256 bytes, one file or database a contender on the same disk, each with 
 - Reads. Batches are the distinct rows of draws by Zipf's law, known 8 batches ahead. Ours is a Store driven by a
   Lookahead of 8 whose steps are discarded at once; it also writes back what its reads displace. RocksDB reads with
   O_DIRECT; LMDB and the mapped file get a page cache that is dropped before each round and warmed with the pages that
-  LRU would hold, and that may then grow to the end of the round, which helps them. Each of them is tried with several
-  threads, and the fastest of the first round goes on. The share of the bound: look at bytes a row beside rows/s.
+  LRU would hold, and that may then grow to the end of the round, which helps them: the longer a round, the more. Each of them is tried with several
+  threads, and the fastest of the first round goes on.
   A row counts whether a cache had it or not. CPU is that of the whole process, kernel included; of ours also that of
   `fetch` alone, which is one thread: look-up of places, submission, waiting, checksums, copying into RAM.
 - Write-back. Ours appends rows that are on disk already, so that compaction has all it can have, and has O_DIRECT
@@ -18,7 +18,7 @@ Rows of 256 bytes, one file or database a contender on the same disk, each with 
 It would measure something else in memory (a tmpfs is refused), with so few rows that the rounds reread most pages,
 while another process uses the disk or the processors, or without O_DIRECT.
 
-    python benchmarks/bench_disk.py [--rows 3000000] [--rounds 3] [--dir DIR] [--measures FILE] [--save]
+    python benchmarks/bench_disk.py [--rows 3000000] [--rounds 4] [--dir DIR] [--measures FILE] [--save]
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--skew", type=float, default=1.05, help="Zipf's exponent; 0: even draws")
     parser.add_argument("--draws", type=int, default=65_536, help="a batch")
-    parser.add_argument("--batches", type=int, default=12, help="a round")
-    parser.add_argument("--rounds", type=int, default=3, help="that count; one more comes before them")
+    parser.add_argument("--batches", type=int, default=6, help="a round")
+    parser.add_argument("--rounds", type=int, default=4, help="that count; one more comes before them")
     parser.add_argument("--dir", type=Path, default=HERE.parent / "build", help="on the disk that is measured")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/disk.json and disk.md")
     measures.add_option(parser)

@@ -5,8 +5,8 @@ Rows of 256 bytes, one file or database a contender on the same disk, each with 
 - Reads. Batches are the distinct rows of draws by Zipf's law, known 8 batches ahead. Ours is a Store driven by a
   Lookahead of 8 whose steps are discarded at once; it also writes back what its reads displace. RocksDB reads with
   O_DIRECT; LMDB and the mapped file get a page cache that is dropped before each round and warmed with the pages that
-  LRU would hold, and that may then grow to the end of the round, which helps them: the longer a round, the more. Each of them is tried with several
-  threads, and the fastest of the first round goes on.
+  LRU would hold, and that may then grow to the end of the round, which helps them: the longer a round, the more. Each
+  of them is tried with several threads, and the fastest of the first round goes on.
   A row counts whether a cache had it or not. CPU is that of the whole process, kernel included; of ours also that of
   `fetch` alone, which is one thread: look-up of places, submission, waiting, checksums, copying into RAM.
 - Write-back. Ours appends rows that are on disk already, so that compaction has all it can have, and has O_DIRECT
@@ -112,7 +112,7 @@ def measure_reads(ours: Team, rivals: Rivals, plan: Plan) -> dict[str, list[Answ
 
 
 def measure_writes(ours: Team, rivals: Rivals, plan: Plan) -> dict[str, list[Answer]]:
-    """A quarter of all rows first, so that compaction has begun."""
+    """Half of all rows first, so that compaction has begun."""
     ask(ours, do="write", rows=plan.rows // 2, round=0)
     found: dict[str, list[Answer]] = {"ours": [], "batch": [], "each": []}
     for number in range(1, plan.rounds):

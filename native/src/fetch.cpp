@@ -96,11 +96,16 @@ void RowGroup::compact() {
   if (tracking_.is_on) {
     tracking_.locations.cover(log().reach(budget_bytes / (layout_.num_floats() * sizeof(float))));
   }
-  std::unordered_map<Location, std::pair<const WorkingSet*, Load*>> loads;
-  for (WorkingSet* const ws : loading_) {
-    for (Load& load : ws->located.loads) loads[load.location] = {ws, &load};
-  }
+  std::unordered_map<Location, std::pair<const WorkingSet*, Load*>> loads;  // made when the first record is to move
+  bool made = false;
+  const auto find_loads = [&] {
+    if (std::exchange(made, true)) return;
+    for (WorkingSet* const ws : loading_) {
+      for (Load& load : ws->located.loads) loads[load.location] = {ws, &load};
+    }
+  };
   const auto holds = [&](RecordId id, Location at) {
+    find_loads();
     if (const auto found = loads.find(at); found != loads.end()) {
       return id_of(*found->second.first, found->second.second->key) == id;
     }

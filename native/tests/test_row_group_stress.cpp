@@ -1,5 +1,6 @@
-// One thread plans and fetches ahead, and lifts rows to a device, another trains, removes and reads, a third takes
-// snapshots, over caches of a few rows and disks that fail: every read, every snapshot and the end are those of a map.
+// One thread plans and fetches ahead, or two do, and lifts rows to a device, another trains, removes and reads, a third
+// takes snapshots, over caches of a few rows and disks that fail: every read, every snapshot and the end are those of a
+// map.
 #include <unistd.h>
 
 #include <atomic>
@@ -26,6 +27,7 @@ struct Plan {
   std::size_t unread = 1;  // batches planned and not yet fetched, beyond the one that is
   std::size_t ahead = 3;   // batches fetched and not yet in training
   bool is_saved = true;    // snapshots are taken
+  bool beside = false;     // a thread of its own fetches, and no batch is forgotten or refused
 };
 
 // Batches on their way from the thread that plans to the one that trains.
@@ -87,7 +89,7 @@ class Stress {
 
   // Until all batches have ended, or the disk has failed for good.
   void run() {
-    std::thread planner([this] { plan_all(); });
+    std::thread planner([this] { plan_.beside ? plan_beside() : plan_all(); });
     std::mt19937_64 random(plan_.seed + 1);
     for (std::size_t n = 0; std::unique_ptr<Batch> batch = ready_.pop(); ++n) {
       twin_.end(*batch);
@@ -133,6 +135,32 @@ class Stress {
       for (const std::unique_ptr<Batch>& batch : *waiting) group_->discard(batch->ws);
     }
     ready_.close();
+  }
+
+  // Plans while the batches before are being read.
+  void plan_beside() {
+    std::thread fetcher([this] {
+      while (std::unique_ptr<Batch> batch = planned_beside_.pop()) {
+        group_->fetch(batch->ws);
+        ready_.push(std::move(batch));
+      }
+      ready_.close();
+    });
+    std::mt19937_64 random(plan_.seed);
+    for (std::size_t made = 0; made < plan_.num_batches || !known_.empty();) {
+      for (; made < plan_.num_batches && known_.size() <= plan_.known; ++made) {
+        known_.push_back(random_batch(random));
+        if (plan_.known > 0) group_->announce(known_.back()->ws);
+      }
+      std::unique_ptr<Batch> batch = std::move(known_.front());
+      known_.pop_front();
+      for (std::size_t seen = ready_.num_ended(); !group_->plan(batch->ws); seen = ready_.num_ended()) {
+        ready_.wait_for_end(seen);
+      }
+      planned_beside_.push(std::move(batch));
+    }
+    planned_beside_.close();
+    fetcher.join();
   }
 
   void plan_one(std::unique_ptr<Batch> batch) {
@@ -259,7 +287,7 @@ class Stress {
   std::thread taker_;
   std::atomic<bool> is_taken_ = false;
   std::size_t num_saved_ = 0;
-  Ready ready_{plan_.ahead};
+  Ready ready_{plan_.ahead}, planned_beside_{plan_.unread + 1};
   std::deque<std::unique_ptr<Batch>> known_, planned_;  // of the thread that plans
   std::atomic<bool> has_failed_ = false;
   std::size_t num_refused_ = 0;              // by the thread that plans
@@ -288,6 +316,24 @@ void rows_are_those_of_a_map_at_any_size_of_the_cache(std::uint64_t seed) {
     }
   }
   CHECK(records_moved > 0 && bytes_read > 0 && num_saved > 100);
+}
+
+void a_thread_of_its_own_may_fetch(std::uint64_t seed) {
+  std::uint64_t records_moved = 0, fetched = 0;
+  for (const std::size_t num_frames : {0, 3, 8, 20}) {
+    for (const std::size_t unread : {0, 1, 3}) {
+      const IoKind io = unread == 1 ? IoKind::kThreads : IoKind::kAuto;
+      Stress stress({.setup = {.num_frames = num_frames, .io = io, .snapshot_bytes = 256},
+                     .seed = ++seed,
+                     .known = unread,
+                     .unread = unread,
+                     .beside = true});
+      stress.run();
+      fetched += stress.counters().fetched;
+      records_moved += stress.log_counters().records_moved;
+    }
+  }
+  CHECK(fetched > 0 && records_moved > 0);
 }
 
 // Window and memory change nothing of who has a row, nor do removals while batches in flight hold the frames.
@@ -386,6 +432,7 @@ int main() {
   for (std::uint64_t round = 0; round < (kSanitized ? 1 : 3); ++round) {
     rows_are_those_of_a_map_at_any_size_of_the_cache(1000 * round);
   }
+  a_thread_of_its_own_may_fetch(4000);
   members_are_those_of_a_map_at_any_size_of_the_cache(5000);
   rows_on_a_device_are_those_of_a_map(6000);
   rows_without_a_disk_are_those_of_a_map();

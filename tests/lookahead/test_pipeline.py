@@ -227,6 +227,58 @@ def test_a_disk_that_refuses_comes_out_in_its_place_and_loses_nothing(tmp_path, 
         assert store.groups[0].native.num_in_flight == 0
 
 
+class SlowDisk(sfctr.Store):
+    """Once rows are on disk a fetch takes until the next batch is planned; the one numbered `fails` then fails."""
+
+    fails = None
+
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **options)
+        self._changed = threading.Condition()
+        self.num_planned = self.num_fetched = self.num_beside = 0
+
+    def plan(self, working_sets, number=0) -> bool:
+        planned = super().plan(working_sets, number)
+        with self._changed:
+            self.num_planned += planned
+            self._changed.notify_all()
+        return planned
+
+    def fetch(self, working_sets) -> None:
+        self.num_fetched += 1
+        if self.is_spilling and self.num_fetched < 40:
+            with self._changed:
+                self.num_beside += self._changed.wait_for(lambda: self.num_planned > self.num_fetched, 0.2)
+        if self.num_fetched == self.fails:
+            raise sfctr.DiskError("a sector cannot be read")
+        super().fetch(working_sets)
+
+
+def slow_disk(tmp_path: Path) -> SlowDisk:
+    table = sfctr.Table("item", dim=1, init=sfctr.Uniform(1.0, 1.0), optimizer=sfctr.SGD(lr=0.5))
+    return SlowDisk([table], tiers=sfctr.Tiers(ram=24 * KEYS + 24 * 20), directory=tmp_path)
+
+
+def test_the_next_batch_is_planned_while_rows_are_read(tmp_path, batch, one) -> None:
+    batches = stream(batch, one, 45)
+    with slow_disk(tmp_path) as store:
+        for ready in sfctr.Lookahead(batches, store, schema=schema(), window=2):
+            step(ready)
+        assert store.num_beside > 0
+        assert rows_of(store) == expected(batches)
+
+
+def test_a_read_that_fails_comes_after_the_batches_before_it(tmp_path, batch, one) -> None:
+    batches = stream(batch, one, 45)
+    with slow_disk(tmp_path) as store:
+        store.fails = 30
+        with pytest.raises(sfctr.DiskError, match="a sector"):
+            for ready in sfctr.Lookahead(batches, store, schema=schema(), window=2):
+                step(ready)
+        assert store.num_beside > 0 and store.steps == 29 and rows_of(store) == expected(batches[:29])
+        assert store.groups[0].native.num_in_flight == 0
+
+
 def hanging(batches, gate: threading.Event, *, after: int):
     for number, each in enumerate(batches):
         if number == after:

@@ -1,6 +1,6 @@
 """Lookahead: batches in, Ready out, each with the rows of its working set in place.
 
-With `window` W > 0 two threads read, find unique keys, plan and fetch up to W batches ahead of the one that trains
+With `window` W > 0 other threads read, find unique keys, plan and fetch up to W batches ahead of the one that trains
 (pipeline.py); the results are those of W = 0. The threads end with the iterator: at its end, at an error on either
 side, or when the iterator is closed or forgotten.
 """

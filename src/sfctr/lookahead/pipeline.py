@@ -3,17 +3,20 @@
             reader                    planner                     consumer
   batches ────────▶ known (announced) ────────▶ ready (in place) ────────▶ in training
 
+Once rows are on disk a third thread fetches, in the order of plans, so that the disk is read while the next batch is
+planned; not where there is a device tier, whose moves are the planner's, too.
+
 At most `window` batches are in the pipeline, read but not yet handed out. The planner has their rows in RAM and, where
 there is a device tier, there. It waits where batches that are ready or in training hold the room it needs, and goes on
-when one of them ends: so the window shrinks by itself to what the tiers can hold. Whatever either thread raises reaches
-the consumer in its place in the order. close() ends both threads and discards, oldest first, every batch that was not
+when one of them ends: so the window shrinks by itself to what the tiers can hold. Whatever any thread raises reaches
+the consumer in its place in the order. close() ends the threads and discards, oldest first, every batch that was not
 handed out. A reader that hangs in the batches' own code cannot be ended: after a while it is left there, which is said,
 and if it ever comes back it ends without touching the store.
 
 With several ranks the readers of all share each batch with one another, and a reader tells the others when it has no
 more. All of them end at the same batch.
 
-Spans are numbered by the step that their batch will be, if none before it is discarded. Both threads record into the
+Spans are numbered by the step that their batch will be, if none before it is discarded. All threads record into the
 recorder of whoever made the pipeline.
 """
 
@@ -50,19 +53,26 @@ class Pipeline:
         self._known: deque[Prepared] = deque()
         self._ready: deque[Prepared] = deque()
         self._planning: Prepared | None = None
+        self._planned: deque[tuple[int, Prepared]] = deque()  # for the fetcher, with the number of the step
+        self._fetching: Prepared | None = None
+        self._fetcher: threading.Thread | None = None
         self._num_ended = 0
         self._num_read = self._num_placed = self._num_given = rows.store.steps
         self._stop = self._read_all = self._planned_all = self._others_stopped = False
-        self._error: BaseException | None = None
+        self._closing = False
+        self._error: BaseException | None = None  # of the reader or the planner
+        self._fetch_error: BaseException | None = None  # of a batch before those
         self._hangs = False
         self._threads: list[threading.Thread] = []
         if window > 0:
-            for name, work in (("reader", self._read), ("planner", self._plan)):
-                thread = threading.Thread(
-                    target=copy_context().run, args=(work,), name=f"sfctr-lookahead-{name}", daemon=True
-                )
-                self._threads.append(thread)
-                thread.start()
+            self._start("reader", self._read)
+            self._start("planner", self._plan)
+
+    def _start(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=copy_context().run, args=(work,), name=f"sfctr-lookahead-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
 
     def next(self) -> Prepared | None:
         """The next batch, its rows in place; None at the end."""
@@ -70,15 +80,20 @@ class Pipeline:
             return self._next_now()
         self._num_given += 1
         with span("wait", step=self._num_given), self._changed:
-            self._changed.wait_for(lambda: self._ready or self._planned_all)
+            self._changed.wait_for(lambda: self._ready or self._is_over())
             if self._ready:
                 prepared = self._ready.popleft()
                 self._changed.notify_all()
                 return prepared
-        if self._error is not None:
-            raise self._error
+        if (error := self._fetch_error or self._error) is not None:
+            raise error
         self._require_others()
         return None
+
+    def _is_over(self) -> bool:
+        """Nothing more will be ready."""
+        fetched_all = not self._planned and self._fetching is None
+        return self._fetch_error is not None or (self._planned_all and fetched_all)
 
     def ended(self) -> None:
         """A batch that was handed out has ended: there may be room for one that waits."""
@@ -88,15 +103,16 @@ class Pipeline:
 
     def close(self) -> None:
         with self._changed:
-            self._stop = True
+            self._stop = self._closing = True
             self._changed.notify_all()
         self._join()
-        waiting = [*self._ready, *([self._planning] if self._planning else []), *self._known]
-        for prepared in waiting:
-            self._rows.discard(prepared)
-        self._ready.clear()
-        self._known.clear()
-        self._planning = None
+        planned = [self._fetching, *(prepared for _, prepared in self._planned), self._planning]
+        for prepared in (*self._ready, *planned, *self._known):
+            if prepared is not None:
+                self._rows.discard(prepared)
+        for waiting in (self._ready, self._planned, self._known):
+            waiting.clear()
+        self._fetching = self._planning = None
         close = getattr(self._batches, "close", None)
         if close is not None and not self._hangs:
             close()
@@ -104,7 +120,7 @@ class Pipeline:
     def _join(self) -> None:
         exchange = self._rows.exchange
         patience_s = CLOSE_TIMEOUT_S if exchange is None else exchange.timeout_s + CLOSE_TIMEOUT_S
-        for thread, timeout_s in zip(self._threads, (patience_s, None), strict=False):
+        for thread, timeout_s in zip(self._threads, (patience_s, None, None), strict=False):  # one may yet be added
             thread.join(timeout_s)
         self._hangs = any(thread.is_alive() for thread in self._threads)
         if self._hangs:
@@ -194,7 +210,8 @@ class Pipeline:
             return not self._stop
 
     def _num_inside(self) -> int:
-        return len(self._known) + (self._planning is not None) + len(self._ready)
+        at_work = (self._planning is not None) + (self._fetching is not None)
+        return len(self._known) + at_work + len(self._planned) + len(self._ready)
 
     # ----------------------------------------------------------------------------------------------- planner's thread
 
@@ -207,6 +224,9 @@ class Pipeline:
                 for place in (self._rows.plan, self._rows.place_copies):
                     if not self._place("plan", place, prepared, "tiers.ram"):
                         return
+                if self._fetches_beside():
+                    self._hand_over(prepared)
+                    continue
                 with span("fetch", step=self._num_placed):
                     self._rows.fetch(prepared)
                 if self._rows.store.has_device_tier and not self._lift(prepared):
@@ -226,6 +246,19 @@ class Pipeline:
 
     def _lift(self, prepared: Prepared) -> bool:
         return self._place("lift", self._rows.lift, prepared, "tiers.device")
+
+    def _fetches_beside(self) -> bool:
+        """Once it is so it stays so, and batches keep their order."""
+        store = self._rows.store
+        return store.is_spilling and not store.has_device_tier
+
+    def _hand_over(self, prepared: Prepared) -> None:
+        with self._changed:
+            self._planned.append((self._num_placed, prepared))
+            self._planning = None
+            self._changed.notify_all()
+        if self._fetcher is None:
+            self._fetcher = self._start("fetcher", self._fetch)
 
     def _take_known(self) -> bool:
         with self._changed:
@@ -254,3 +287,31 @@ class Pipeline:
                     if self._stop:
                         return False
         return True
+
+    # ----------------------------------------------------------------------------------------------- fetcher's thread
+
+    def _fetch(self) -> None:
+        try:
+            while (step := self._take_planned()) is not None:
+                assert self._fetching is not None
+                with span("fetch", step=step):
+                    self._rows.fetch(self._fetching)
+                with self._changed:
+                    self._ready.append(self._fetching)
+                    self._fetching = None
+                    self._changed.notify_all()
+        except BaseException as error:
+            with self._changed:
+                self._fetch_error = error
+                self._stop = True
+                self._changed.notify_all()
+
+    def _take_planned(self) -> int | None:
+        """Take the next batch to fetch, and give its step; None when there will be none. The planner's error does not
+        concern those planned before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._planned or self._planned_all)
+            if self._closing or not self._planned:
+                return None
+            step, self._fetching = self._planned.popleft()
+            return step

@@ -1,7 +1,8 @@
 """The rows of this process, on a device, in RAM and on disk: a group for each kind of table, and dense tables beside.
 
 A store knows no rank, no batch and no model. Its rows change in one place only, `commit`, which is one optimizer step;
-everything else reads them or moves them. One thread may plan and fetch beside the one that does all else.
+everything else reads them or moves them. One thread may plan and fetch beside the one that does all else, or one may
+plan and another one fetch.
 """
 
 from __future__ import annotations
@@ -170,12 +171,20 @@ class Store:
             )
         return planned
 
+    @property
+    def is_spilling(self) -> bool:
+        """Whether rows of any group have begun to leave RAM; it stays so."""
+        return any(group.native.is_spilling for group in self.groups)
+
     def is_shrinking(self, number: int) -> bool:
         """Whether group `number` put its last plan off only until rows could leave RAM for a growing index."""
         return self.groups[number].native.is_shrinking
 
     def fetch(self, working_sets: Sequence[_native.WorkingSet]) -> None:
-        """Read what the plan needs from disk. Raises DiskError; the batch can then only be discarded."""
+        """Read what the plan needs from disk, in the order of plans; batches after it may be planned meanwhile.
+
+        Raises DiskError; the batch can then only be discarded.
+        """
         with self._named_errors():
             for group, working_set in zip(self.groups, working_sets, strict=True):
                 group.native.fetch(working_set)

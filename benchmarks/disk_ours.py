@@ -1,0 +1,192 @@
+"""The process of ours for bench_disk.py: a Store whose RAM has room for a share of the rows, the others on disk.
+
+Rounds of reading are steps of a Lookahead of 8 batches that are discarded at once: unique keys, plan and fetch run in
+its threads, as in training. What that costs beyond reading is counted: the store takes a row that it reads off the
+disk and writes it there again when it leaves RAM, and compaction takes the garbage away.
+
+Rounds of writing load rows anew that are on disk: each is appended to the log as an evicted one is, with its look-ups,
+and leaves garbage there, so nothing is read but by compaction. Rows that are in RAM (a tenth at most) stay there and
+are not counted.
+
+Rounds of training look one row up in each of 8 columns, 64 floats each, under an MLP in fp32 on one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from disk_rows import ROW_BYTES, Array, Plan, Wanted, chunks, io_counts, row_values
+from torch import nn
+
+import sfctr
+from sfctr.spec.batch import Batch, Keys
+from sfctr.store.group import RowBlock
+
+DIM = ROW_BYTES // 4
+WINDOW = 8
+INDEX_BYTES = 24
+BUFFERS = 8 << 20
+SECTOR, RECORD_HEAD = 4096, 16  # docs/format/segments.md
+SCHEMA = sfctr.Schema(label="y", features=[sfctr.Categorical("item")])
+COLUMNS = [f"item{i}" for i in range(8)]
+WIDE = sfctr.Schema(label="y", features=[sfctr.Categorical(name, table="item") for name in COLUMNS])
+LOADED = 1 << 14  # rows that are written at once
+
+
+class Watched(sfctr.Store):
+    """A Store that says what its fetches have cost, which one thread makes, one after the other."""
+
+    fetch_s = fetch_cpu_s = 0.0
+
+    def fetch(self, working_sets: Sequence[Any]) -> None:
+        began, used = time.perf_counter(), time.thread_time()
+        super().fetch(working_sets)
+        self.fetch_s += time.perf_counter() - began
+        self.fetch_cpu_s += time.thread_time() - used
+
+
+def open_store(folder: Path, plan: Plan, *, share: float) -> Watched:
+    """All rows, in the order of their numbers; RAM has room for a share of them."""
+    ram = int(share * plan.rows * ROW_BYTES) + INDEX_BYTES * plan.rows + BUFFERS
+    table = sfctr.Table("item", dim=DIM, optimizer=sfctr.SGD(lr=0.01))
+    store = Watched([table], tiers=sfctr.Tiers(ram=ram, disk=str(folder / "ours")))
+    for first, values in chunks(plan):
+        load(store, np.arange(first, first + len(values)), values)
+    return store
+
+
+def load(store: sfctr.Store, rows: Array, values: Array) -> None:
+    vectors, none = values.view(np.float32), np.empty((len(rows), 0), np.float32)
+    nulls = np.zeros(len(rows), np.bool_)
+    keys = rows.astype(np.uint64)
+    store.load_rows("item", RowBlock(keys=keys, nulls=nulls, vectors=vectors, linear=None, state=none))
+
+
+def as_batch(rows: Array, columns: Sequence[str] = ("item",)) -> Batch:
+    """Rows dealt out to columns; what does not fill them is left out."""
+    size = len(rows) // len(columns)
+    keys = rows[: size * len(columns)].astype(np.uint64).reshape(len(columns), size)
+    return Batch(
+        size=size,
+        keys={name: Keys(keys=column) for name, column in zip(columns, keys, strict=True)},
+        labels=(keys[0][:, None] % 2).astype(np.float32),
+        label_mask=np.ones((size, 1), np.bool_),
+        rows=np.arange(size, dtype=np.int64),
+    )
+
+
+def read(store: Watched, batches: Sequence[Array]) -> dict[str, Any]:
+    prepared = [as_batch(rows) for rows in batches]
+    before, moved = store.counters(), io_counts()
+    fetch_s, fetch_cpu_s = store.fetch_s, store.fetch_cpu_s
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    began = time.perf_counter()
+    for step in sfctr.Lookahead(prepared, store, schema=SCHEMA, window=WINDOW):
+        step.discard()
+    seconds = time.perf_counter() - began
+    done, after = resource.getrusage(resource.RUSAGE_SELF), store.counters()
+    written = io_counts()
+    require_right(store, batches[-1])
+    return {
+        "rows": sum(len(rows) for rows in batches),
+        "seconds": seconds,
+        "cpu_s": done.ru_utime + done.ru_stime - used.ru_utime - used.ru_stime,
+        "fetched": after["fetched"] - before["fetched"],
+        "evicted": after["evicted"] - before["evicted"],
+        "fetch_s": store.fetch_s - fetch_s,
+        "fetch_cpu_s": store.fetch_cpu_s - fetch_cpu_s,
+        "disk_bytes": written["read"] - moved["read"],
+        "written_bytes": written["written"] - moved["written"],
+    }
+
+
+def require_right(store: sfctr.Store, rows: Array) -> None:
+    for step in sfctr.Lookahead([as_batch(rows)], store, schema=SCHEMA):
+        values = step.features()["item"].detach().numpy()
+        if (values.view(np.uint32) != row_values(rows).view(np.uint32)).any():
+            raise ValueError("rows are not those that were asked for")
+        step.discard()
+
+
+def write(store: Watched, rows: Array) -> dict[str, Any]:
+    blocks = [(part, row_values(part)) for part in np.array_split(rows, max(1, len(rows) // LOADED))]
+    before, moved = store.counters(), io_counts()
+    began = time.perf_counter()
+    for part, values in blocks:
+        load(store, part, values)
+    seconds = time.perf_counter() - began
+    after, now = store.counters(), io_counts()
+    moved_rows = after["disk_rows_moved"] - before["disk_rows_moved"]
+    record_bytes = SECTOR / (SECTOR // (ROW_BYTES + RECORD_HEAD))
+    return {
+        "rows": (after["disk_bytes_written"] - before["disk_bytes_written"]) / record_bytes - moved_rows,
+        "seconds": seconds,
+        "moved": moved_rows,
+        "waited_s": (after["disk_write_wait_us"] - before["disk_write_wait_us"]) * 1e-6,
+        "disk_bytes": now["read"] - moved["read"],
+        "written_bytes": now["written"] - moved["written"],
+    }
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(DIM * len(COLUMNS), 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 1)]
+    return nn.Sequential(*layers)
+
+
+def train(store: sfctr.Store, batches: Sequence[Array], model: nn.Module | None) -> dict[str, Any]:
+    """Seconds of all steps but the first few, which fill the window; without a model rows are fetched alone."""
+    prepared = [as_batch(rows, COLUMNS) for rows in batches]
+    times = []
+    for step in sfctr.Lookahead(prepared, store, schema=WIDE, window=WINDOW):
+        if model is None:
+            step.discard()
+        else:
+            features = step.features()
+            logits = model(torch.cat([features[name] for name in COLUMNS], dim=1)).squeeze(-1)
+            nn.functional.binary_cross_entropy_with_logits(logits, step.labels).backward()
+            for parameter in model.parameters():
+                parameter.grad = None
+            step.step(None)
+        times.append(time.perf_counter())
+    first = min(WINDOW, len(times) // 3)
+    return {"step_s": (times[-1] - times[first]) / (len(times) - 1 - first)}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[4])
+    plan = Plan.read(folder)
+    wanted = Wanted(folder, plan)
+    stores: dict[str, Watched] = {}
+    model = make_model()
+    for line in sys.stdin:
+        job = json.loads(line)
+        answer: dict[str, Any] = {}
+        if job["do"] == "load":
+            stores[job["what"]] = store = open_store(folder, plan, share=job["share"])
+            read(store, wanted.history())
+        elif job["do"] == "close":
+            stores.pop(job["what"]).close()
+        elif job["do"] == "read":
+            answer = read(stores["tiered"], wanted.round(job["round"]))
+        elif job["do"] == "write":
+            answer = write(stores["tiered"], wanted.scattered(job["rows"], job["round"]))
+        elif job["do"] == "train":
+            answer = train(stores[job["what"]], wanted.round(job["round"]), model if job["model"] else None)
+        print(json.dumps(answer), flush=True)
+    for store in stores.values():
+        store.close()
+
+
+if __name__ == "__main__":
+    torch.set_flush_denormal(True)
+    main()

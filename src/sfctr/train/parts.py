@@ -106,7 +106,7 @@ class Parts:
         has the dense part on all of them, or None where there is one rank. failed: tells the others what ends this one.
     restore_generators: has the generators of random numbers go on from where the run that is to go on had left them.
     log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
-        such options, counts of keys; see Store.membership.
+        such options, counts of keys; see Store.membership. held: what the rows take now; see log.py.
     """
 
     model: nn.Module
@@ -121,6 +121,7 @@ class Parts:
     progress: ProgressLine
     membership: Callable[[], Mapping[str, Mapping[str, int]]] = dict
     counters: Callable[[], Mapping[str, Mapping[str, int]]] = field(default=dict)
+    held: Callable[[], Mapping[str, Mapping[str, int]]] = dict
     wire: Callable[[], Mapping[str, int]] = dict
     restore_generators: Callable[[], None] = lambda: None
     checkpoint: Checkpointing | None = None

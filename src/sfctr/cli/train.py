@@ -74,7 +74,7 @@ def train(
         try:
             train_there(options, run_dir, resume=resume, overwrite=overwrite, **more)
         except (KeyboardInterrupt, Terminated) as stopped:
-            if is_first:
+            if others is None:  # else a launcher may wait for it, to begin anew
                 report_if_possible(run_dir)
             kept = [f"what was learnt until then is in {run_dir}/last/"] if (run_dir / "last").exists() else []
             can_go_on = any((run_dir / CHECKPOINTS).glob("step-*"))

@@ -23,6 +23,8 @@ WIDTH, HEIGHT = 302.4, 183.6
 """Of a picture, points: 420 px wide; a phone shows it a little smaller."""
 MOST_POINTS = 300
 """Of a line; more are averaged in their order."""
+_LETTER = 4.7
+"""Points that a letter beside an axis is wide."""
 FEW_POINTS = 24
 """A line of at most so many has marks."""
 NUM_COLOURS = 12
@@ -61,13 +63,14 @@ def draw(picture: Picture) -> str:
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_SETTINGS):
-        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
+        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72))
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         (_draw_stack if picture.stacked else _draw_lines)(axes, [thinned(each) for each in picture.series])
         _draw_levels(axes, picture)
         _set_limits(axes, picture)
         _plain_style(axes, picture)
+        _leave_room(axes)
         file = io.StringIO()
         figure.savefig(
             file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -144,6 +147,15 @@ def _plain_style(axes: Axes, picture: Picture) -> None:
     for axis, scale in ((axes.xaxis, picture.x_scale), (axes.yaxis, picture.scale)):
         if scale != "number":
             axis.set_major_formatter(FuncFormatter(lambda value, place, of=scale: tick(value, of)))
+
+
+def _leave_room(axes: Axes) -> None:
+    """For the labels beside the axes, by how long they are: a layout engine would draw all of it twice."""
+    low, high = axes.get_ylim()
+    shown = [value for value in axes.yaxis.get_majorticklocs() if low <= value <= high]
+    longest = max(map(len, axes.yaxis.get_major_formatter().format_ticks(shown)), default=1)
+    left, bottom, right, top = 8 + _LETTER * longest, 30.0, 10.0, 6.0
+    axes.set_position((left / WIDTH, bottom / HEIGHT, (WIDTH - left - right) / WIDTH, (HEIGHT - bottom - top) / HEIGHT))
 
 
 def tick(value: float, scale: Scale) -> str:

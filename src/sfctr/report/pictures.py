@@ -266,7 +266,7 @@ def numbered(picture: Picture) -> Picture:
 
 
 def _differences(values: Sequence[float]) -> list[float]:
-    return [value - before for before, value in zip((0, *values[:-1]), values, strict=True)]
+    return [value - before for before, value in zip((0, *values)[: len(values)], values, strict=True)]
 
 
 def _ratio(part: float, whole: float) -> float:

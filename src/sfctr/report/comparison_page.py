@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from sfctr.train.log import Line
 from . import words
 from .findings import best_line, bound_of, rows_per_second, rows_trained, state_of, step_seconds, uses_of, wall_seconds
 from .html import Html, figures, page, paragraph, section, table, text
-from .pictures import Picture, Scale, Series, at
+from .pictures import Picture, Scale, Series, at, rates
 from .record import Record, number
 from .summary import worst_in_words
 
@@ -163,13 +164,8 @@ def _pace(record: Record) -> Points:
 
 
 def _hit_rates(record: Record) -> Points:
-    found = []
-    for line in record.train:
-        uses = [use for use in uses_of(line.get("moved", {})) if use.tier == "ram"]
-        asked = sum(use.asked for use in uses)
-        if asked:
-            found.append((record.rows_at(line), sum(use.hits for use in uses) / asked))
-    return found
+    xs, ys = rates(record, "ram", list(record.moved))
+    return [(x, y) for x, y in zip(xs, ys, strict=True) if not math.isnan(y)]
 
 
 def _differences(runs: dict[str, Record]) -> Iterator[Html]:

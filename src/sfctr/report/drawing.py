@@ -126,7 +126,7 @@ def _set_limits(axes: Axes, picture: Picture) -> None:
     if picture.scale == "share":
         axes.set_ylim(-0.03, 1.03)
     elif picture.from_zero or picture.stacked:
-        axes.set_ylim(0, high if high > 0 else 1)
+        axes.set_ylim(0, 1.03 * high if high > 0 else 1)
     elif high - low < 1e-12:
         axes.set_ylim(low - 0.05, high + 0.05)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sfctr.train.log import Line
 from sfctr.train.stages import parts_of_step
 
-from .findings import TIERS, uses_of, window_of
+from .findings import TIERS, Use, uses_of, window_of
 from .record import Record, number
 
 Scale = Literal["number", "share", "count", "bytes", "seconds"]
@@ -129,7 +129,7 @@ def _labels(record: Record) -> list[str]:
 def time(record: Record) -> list[Picture]:
     """What a step took, and the pace."""
     spent = list(_stretches(record))
-    xs = [line["rows"] for line, _ in spent]
+    xs = [record.rows_at(line) for line, _ in spent]
     parts = [_parts(line.get("stage_s", {}), window_of(record)) for line, _ in spent]
     names = [name for name in PARTS if any(part.get(name, 0) > 0 for part in parts)]
     layers = [
@@ -183,43 +183,53 @@ def _stretches(record: Record) -> Iterator[tuple[Line, float]]:
 def tiers(record: Record) -> list[Picture]:
     """Hit rates and moved rows of the tiers, over all tables and of the worst ones."""
     found = []
-    for tier, (came, left) in {"device": ("lifted", "lowered"), "ram": ("fetched", "evicted")}.items():
+    for tier in ("device", "ram"):
         uses = [use for use in uses_of(record.moved) if use.tier == tier]
-        if not uses:
-            continue
-        worst = [use.table for use in uses[:MOST_LINES]]
-        rates = [_rates("all tables", record, tier, None)] if len(uses) > 1 else []
-        rates += [_rates(table, record, tier, table) for table in worst[: MOST_LINES - 1]]
-        found.append(
-            Picture(
-                title=f"Hit rate: {TIERS[tier]}",
-                note="Share of the keys with a row whose row was there when its batch was planned."
-                + (" The worst tables have lines of their own." if len(uses) > len(worst) - 1 else ""),
-                series=rates,
-                scale="share",
-            )
-        )
-        moves = {"ram": ("read from disk", "written to disk"), "device": ("to the device", "back to RAM")}[tier]
-        xs = [line["rows"] for line in record.train]
-        series = [Series(label, xs, _moved(record, name)) for label, name in zip(moves, (came, left), strict=True)]
-        if any(use.moved for use in uses):
-            note = "Of all tables, for each row trained."
-            found.append(Picture(title=f"Rows moved: {TIERS[tier]}", note=note, series=series, from_zero=True))
+        if uses:
+            found += [_hit_rates(record, uses), _moves(record, tier)]
     return [numbered(picture) for picture in found if picture]
 
 
-def _rates(label: str, record: Record, tier: str, table: str | None) -> Series:
-    """The hit rate of one table, or of all together, stretch by stretch."""
+_HITS = {"device": "device_hits", "ram": "hits"}
+_MOVES = {
+    "device": {"to the device": "lifted", "back to RAM": "lowered"},
+    "ram": {"read from disk": "fetched", "written to disk": "evicted"},
+}
+
+
+def _hit_rates(record: Record, uses: Sequence[Use]) -> Picture:
+    """uses: of one tier, the worst first."""
+    tier, tables = uses[0].tier, [use.table for use in uses]
+    shown = {"all tables": tables} if len(tables) > 1 else {tables[0]: tables}
+    shown |= {use.table: [use.table] for use in uses[: MOST_LINES - 1] if use.hits < use.asked}
+    note = "Share of the keys with a row whose row was there when its batch was planned."
+    if 1 < len(shown) < len(tables) + 1:
+        note += " The worst tables have lines of their own."
+    series = [Series(label, *rates(record, tier, own)) for label, own in shown.items()]
+    return Picture(title=f"Hit rate: {TIERS[tier]}", note=note, series=series, scale="share")
+
+
+def rates(record: Record, tier: str, tables: Sequence[str]) -> tuple[list[float], list[float]]:
+    """The hit rate of some tables together, stretch by stretch."""
     ys = []
     for line in record.train:
-        moved = line.get("moved", {})
-        uses = [use for use in uses_of(moved) if use.tier == tier and table in (None, use.table)]
-        ys.append(_ratio(sum(use.hits for use in uses), sum(use.asked for use in uses)))
-    return Series(label, [line["rows"] for line in record.train], ys)
+        counts = [line.get("moved", {}).get(table, {}) for table in tables]
+        asked = sum(own.get("unique", 0) - own.get("fresh", 0) for own in counts)
+        hits = sum(own.get(_HITS[tier], 0) for own in counts)
+        ys.append(min(1.0, _ratio(hits, asked)) if asked > 0 else math.nan)
+    return [record.rows_at(line) for line in record.train], ys
+
+
+def _moves(record: Record, tier: str) -> Picture:
+    xs = [record.rows_at(line) for line in record.train]
+    moved = {label: _moved(record, name) for label, name in _MOVES[tier].items()}
+    series = [Series(label, xs, ys) for label, ys in moved.items() if any(y > 0 for y in ys)]
+    note = "Of all tables, for each row trained."
+    return Picture(title=f"Rows moved: {TIERS[tier]}", note=note, series=series, from_zero=True)
 
 
 def _moved(record: Record, name: str) -> list[float]:
-    rows = _differences([line["rows"] for line in record.train])
+    rows = _differences([record.rows_at(line) for line in record.train])
     counts = [sum(own.get(name, 0) for own in line.get("moved", {}).values()) for line in record.train]
     return [_ratio(n, of) for n, of in zip(counts, rows, strict=True)]
 

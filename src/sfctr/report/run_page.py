@@ -25,7 +25,7 @@ from .html import (
     tiles,
 )
 from .record import Record, number
-from .summary import beside_in_words, bound_in_words, head, numbers, statements_of, worst_in_words
+from .summary import beside_in_words, bound_in_words, head, numbers, statements_of, whole_of, worst_in_words
 from .thread_bars import thread_bars
 
 METRICS = ("auc", "gauc", "logloss", "ne", "calibration")
@@ -162,7 +162,7 @@ def _memory_note(record: Record) -> str:
     told = "RAM: rows, their index, staging and scratch; a few MB of buffers come on top of a small budget."
     if not peak:
         return told
-    who = "All processes" if record.begun.get("processes", 1) > 1 else "The process"
+    who = whole_of(record).capitalize()
     return f"{told} {who} took at most {words.size(peak)}, with torch, the dense part and the reader."
 
 

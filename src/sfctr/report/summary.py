@@ -57,7 +57,7 @@ def numbers(record: Record) -> Iterator[tuple[str, str, str]]:
     yield "Wall time", words.duration(wall_seconds(record)), "from the first step to the end"
     rate = rows_per_second(record)
     steps = step_seconds(record)
-    trained = max((line["rows"] for line in record.train), default=0)
+    trained = max((record.rows_at(line) for line in record.train), default=0)
     about = f"{words.short(trained / steps)} while steps ran" if steps > 0 else "evaluations included"
     yield "Rows a second", words.short(rate), about
 
@@ -141,6 +141,12 @@ def _moves_in_words(use: Use) -> str:
     return f"{words.short(use.came)} {came} and {words.short(use.left)} {left} ({words.size(use.num_bytes)})."
 
 
+def whole_of(record: Record) -> str:
+    """What has the memory that is not the tiers' alone."""
+    several = record.begun.get("processes", 1) > 1
+    return "all processes together" if several else "the whole process"
+
+
 def _memory_in_words(record: Record) -> str:
     taken, bounds = record.held.get("bytes", {}), record.held.get("bounds", {})
     parts = [
@@ -149,4 +155,4 @@ def _memory_in_words(record: Record) -> str:
         if taken.get(tier)
     ]
     peak = record.held.get("process", {}).get("peak_bytes")
-    return "; ".join([*parts, *([f"the whole process at most {words.size(peak)}"] if peak else [])])
+    return "; ".join([*parts, *([f"{whole_of(record)} at most {words.size(peak)}"] if peak else [])])

@@ -132,9 +132,10 @@ def test_ticks_read_as_their_unit(value, scale, text):
 
 def test_drawing_leaves_matplotlibs_settings_and_chooses_no_backend():
     had_pyplot = "matplotlib.pyplot" in sys.modules
-    before = dict(dict.items(matplotlib.rcParams))  # to ask for its backend would choose one
-    draw(Picture(title="any", series=[Series("a", [1.0], [2.0])]))
-    assert dict(dict.items(matplotlib.rcParams)) == before
+    with matplotlib.rc_context({"font.size": 11.5, "svg.hashsalt": "other"}):
+        before = dict(dict.items(matplotlib.rcParams))  # to ask for its backend would choose one
+        draw(Picture(title="any", series=[Series("a", [1.0], [2.0])]))
+        assert dict(dict.items(matplotlib.rcParams)) == before
     assert ("matplotlib.pyplot" in sys.modules) == had_pyplot
 
 

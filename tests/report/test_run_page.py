@@ -68,8 +68,9 @@ def test_a_stranger_finds_the_auc_the_bound_and_the_worst_tier(tmp_path, undrawn
     assert "Wall time 55.0 s" in text and "Rows a second 36 50 while steps ran" in text
     assert (
         "What bound the run fetch from disk . Training waited 20 % of the time of its steps for the next batch, and of"
-        " what makes batches ready this took longest, 45 % . To make it faster, raise tiers.ram or train.window."
-    ).replace(" % .", " %.") in text
+        " what makes batches ready this took longest, 45 %. To make it faster, raise tiers.ram or"
+        " train.window. Of training's own work, dense model (55 %) took longest."
+    ) in text
     assert (
         "Worst tier RAM of table item : 75.0 % of the rows asked for were there, the lowest hit rate. Most rows moved"
         " there, too: 400 read from disk and 200 written there (57.6 kB)."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sfctr.train.log import Line
-from sfctr.train.stages import THREADS_AHEAD
+from sfctr.train.stages import THREADS_AHEAD, parts_of_step
 
 from . import words
 from .findings import (
@@ -25,6 +25,7 @@ from .findings import (
     worst_use,
 )
 from .html import Html, joined, paragraph, strong, text
+from .pictures import PARTS
 from .record import Record, number
 
 _MOST_BESIDE = 0.75
@@ -96,14 +97,23 @@ def bound_in_words(record: Record) -> Html:
     if found is None:
         return text("not known: its lines have no times of stages")
     share, waited = words.share(found.share, 0), record.stage_s["wait"] / step_seconds(record)
-    if any(found.part in names for names in THREADS_AHEAD) and waited > 0:
-        why = (
-            f". Training waited {words.share(waited, 0)} of the time of its steps for the next batch, and of what makes"
-            f" batches ready this took longest, {share}"
-        )
-    else:
-        why = f", {share} of the time of its steps"
-    return joined(strong(found.what), why, f". To make it faster, {found.remedy}.")
+    remedy = f". To make it faster, {found.remedy}."
+    if not any(found.part in names for names in THREADS_AHEAD) or waited == 0:
+        return joined(strong(found.what), f", {share} of the time of its steps", remedy)
+    why = (
+        f". Training waited {words.share(waited, 0)} of the time of its steps for the next batch, and of what makes"
+        f" batches ready this took longest, {share}"
+    )
+    return joined(
+        strong(found.what), why, remedy, f" Of training's own work, {_longest_in_words(record)} took longest."
+    )
+
+
+def _longest_in_words(record: Record) -> str:
+    """The longest part of training's own thread but for waiting."""
+    parts = parts_of_step(record.stage_s)
+    longest = max(parts, key=lambda name: parts[name])
+    return f"{PARTS[longest]} ({words.share(parts[longest] / step_seconds(record), 0)})"
 
 
 def beside_in_words(record: Record) -> str:

@@ -1,7 +1,9 @@
 # make demo    trains on MovieLens-100K and shows the AUC on held-out rows
 # make test    the Python tests, against the installed package
 # make test-faults   what is done to runs on purpose: kills, damage, full disks, hanging readers; the long ones too
-# make bench   every benchmark, printed (--save keeps a result in benchmarks/results; bench_quality always does)
+# make bench   every benchmark: first those that show a promise (benchmarks/all.py --others lists them), then `make table`
+# make table   the benchmarks that have a rival or a bound, and what they found in one table; BENCH= takes options of
+#              benchmarks/all.py, of which --save keeps the results in benchmarks/results (bench_quality always keeps its)
 # make lint    ruff, mypy, clang-format
 # make native-test   the C++ tests
 # make native-sanitize native-tsan   the same with address and undefined-behaviour sanitizers; those with threads, with
@@ -27,7 +29,7 @@ SOURCES = CMakeLists.txt pyproject.toml README.md LICENSE \
 	$(shell find src native -name __pycache__ -prune -o -name '*.so' -o -print)
 NATIVE = $(shell find native -name '*.h' -o -name '*.cpp')
 
-.PHONY: demo test test-faults bench lint native-test native-sanitize native-tsan venv clean
+.PHONY: demo test test-faults bench table lint native-test native-sanitize native-tsan venv clean
 .DELETE_ON_ERROR:
 
 venv: $(INSTALLED)
@@ -62,7 +64,14 @@ test-faults: $(INSTALLED)
 	$(BIN)/python -m pytest -q -m '' $(FAULTS)
 
 bench: $(INSTALLED)
-	@failed=0; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || failed=1; done; exit $$failed
+	@failed=0; began=$$(date +%s); \
+	for file in $$($(BIN)/python benchmarks/all.py --others); do \
+		echo "== $$file"; $(BIN)/python $$file || failed=1; done; \
+	$(BIN)/python benchmarks/all.py $(BENCH) || failed=1; \
+	echo "make bench took $$((($$(date +%s) - began) / 60)) minutes"; exit $$failed
+
+table: $(INSTALLED)
+	$(BIN)/python benchmarks/all.py $(BENCH)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

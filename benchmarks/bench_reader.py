@@ -23,11 +23,13 @@ from collections.abc import Callable
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import measures
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
+from measures import Measure
 from origin import keep, origin
 
 from sfctr.data import open_source
@@ -151,6 +153,26 @@ def measure(folder: str, rows: int, rounds: int, batch: int) -> list[dict[str, f
     return results
 
 
+def lines_of(results: list[dict[str, float | str]]) -> list[Measure]:
+    """Ours against pandas, by rows a second of processor time, which other work on the machine disturbs less."""
+    pace = {(r["format"], r["reader"]): float(r["rows_per_processor_s"]) for r in results}
+    reach = {("parquet", "sfctr"): 5.0, ("parquet", "sfctr shuffled"): 5.0}
+    return [
+        Measure(
+            target="reader",
+            case=f"{kind}, {name.removeprefix('sfctr').strip() or 'in order'}",
+            rival="pandas",
+            ours=own,
+            theirs=pace[kind, "pandas"],
+            unit="rows/s of a core",
+            figure=own / pace[kind, "pandas"],
+            reach=reach.get((kind, name)),
+        )
+        for (kind, name), own in pace.items()
+        if name.startswith("sfctr")
+    ]
+
+
 def as_markdown(results: list[dict[str, float | str]], facts: dict[str, object]) -> str:
     lines = [", ".join(f"{name}: {value}" for name, value in facts.items()), ""]
     lines += ["| format | reader | rows/s | rows/s of processor time | times pandas |", "|---|---|---:|---:|---:|"]
@@ -166,6 +188,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/reader.json and reader.md")
+    measures.add_option(parser)
     args = parser.parse_args()
     pa.set_cpu_count(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -173,6 +196,7 @@ def main() -> None:
     versions = f"pyarrow {pa.__version__}, pandas {pd.__version__}, numpy {np.__version__}"
     facts = origin(rows=args.rows, batch=args.batch, rounds=args.rounds, versions=versions)
     print(as_markdown(results, facts))
+    measures.write(args.measures, lines_of(results))
     if args.save:
         keep("reader", as_markdown(results, facts), {**facts, "results": results})
 

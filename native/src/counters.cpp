@@ -17,28 +17,9 @@ RowCounters& RowCounters::operator+=(const RowCounters& other) {
   return *this;
 }
 
-// What the batch asks of each table, by the places that its keys were found at. REQUIRES: find_places() was the last
-// that happened to the batch; placing the missing ones changes the answer.
-std::vector<RowCounters> RowGroup::tally(const WorkingSet& ws) const {
-  std::vector<RowCounters> found(inits_.size());
-  const std::span<const std::int64_t> begin = ws.table_begin();
-  for (std::size_t t = 0; t < found.size(); ++t) {
-    const auto first = static_cast<std::size_t>(begin[2 * t]), last = static_cast<std::size_t>(begin[2 * t + 2]);
-    for (std::size_t u = first; u < last; ++u) {
-      const Place place = Place::from_bits(ws.located.places[u]);
-      found[t].fetched += place.is_on_disk();
-      found[t].fresh += place.is_none() && ws.located.kinds[u] == static_cast<std::uint8_t>(RecordKind::kFresh);
-    }
-    found[t].requested = ws.num_positions(t);
-    found[t].unique = last - first;
-    found[t].hits = found[t].unique - found[t].fetched - found[t].fresh;
-  }
-  return found;
-}
-
 // A batch was planned.
-void RowGroup::count(const WorkingSet& ws, std::span<const RowCounters> tally) {
-  for (std::size_t t = 0; t < tally.size(); ++t) table_counters_[t] += tally[t];
+void RowGroup::count(const WorkingSet& ws, std::span<const RowCounters> found) {
+  for (std::size_t t = 0; t < found.size(); ++t) table_counters_[t] += found[t];
   counters_.scratch += ws.located.scratch.size();
 }
 

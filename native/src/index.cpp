@@ -10,10 +10,13 @@ namespace sfctr {
 namespace {
 
 constexpr std::size_t kAhead = 16;       // look-ups whose cache lines are on their way
+constexpr std::size_t kBlock = 256;      // look-ups that wait for one another's second cache lines
 constexpr std::uint32_t kMostBits = 16;  // keeps the directory small even if hashes were chosen to collide
 constexpr std::uint16_t kStuck = std::numeric_limits<std::uint16_t>::max();
 
 }  // namespace
+
+const Index::Bucket Index::kNoKeys{};
 
 Index::Index(bool stamped) : directory_{0}, stamped_(stamped) { shards_.emplace_back(); }
 
@@ -57,25 +60,35 @@ std::uint32_t Index::find(std::uint64_t key) const {
 }
 
 void Index::find(std::span<const std::uint64_t> keys, std::uint32_t* slots) const {
-  struct Place {
-    const Shard* shard;
-    std::uint32_t home;
-  };
-  Place places[kAhead];
-  const auto locate = [&](std::uint64_t key) {
+  for (std::size_t begin = 0; begin < keys.size(); begin += kBlock) {
+    find_block(keys.subspan(begin, std::min(kBlock, keys.size() - begin)), slots + begin);
+  }
+}
+
+// A key that is in its home bucket is found without a branch that depends on it. One that went on from there is put
+// off: its next bucket is on its way while the others of the block are looked up.
+void Index::find_block(std::span<const std::uint64_t> keys, std::uint32_t* slots) const {
+  const Bucket* homes[kAhead];
+  std::uint32_t late[kBlock];
+  std::size_t num_late = 0;
+  const auto home_of = [&](std::uint64_t key) {
     const std::uint64_t hash = mix(key);
     const Shard& shard = shards_[shard_of(hash)];
-    const std::uint32_t home = shard.home(hash);
-    __builtin_prefetch(shard.buckets() + home);
-    return Place{&shard, home};
+    return shard.num_keys == 0 ? &kNoKeys : shard.buckets() + shard.home(hash);
   };
   const std::size_t num_ahead = std::min(kAhead, keys.size());
-  for (std::size_t i = 0; i < num_ahead; ++i) places[i] = locate(keys[i]);
+  for (std::size_t i = 0; i < num_ahead; ++i) __builtin_prefetch(homes[i] = home_of(keys[i]));
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const Place here = places[i % kAhead];
-    if (i + kAhead < keys.size()) places[i % kAhead] = locate(keys[i + kAhead]);
-    slots[i] = probe(*here.shard, here.home, keys[i]);
+    const Bucket& bucket = *homes[i % kAhead];
+    if (i + kAhead < keys.size()) __builtin_prefetch(homes[i % kAhead] = home_of(keys[i + kAhead]));
+    const unsigned found = bucket.match(keys[i]);
+    const std::uint32_t is_absent = found == 0;
+    slots[i] = bucket.slots[std::countr_zero(found | is_absent)] | -is_absent;
+    late[num_late] = static_cast<std::uint32_t>(i);
+    num_late += is_absent & (bucket.passed != 0);
+    __builtin_prefetch(&bucket + is_absent);
   }
+  for (std::size_t i = 0; i < num_late; ++i) slots[late[i]] = find(keys[late[i]]);
 }
 
 // Apart from the look-up without stamps, whose loop should hold nothing else.

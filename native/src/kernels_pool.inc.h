@@ -1,10 +1,17 @@
 // Forward: rows of the working set pooled into a batch. Backward: gradients of positions merged into those of keys.
 
-template <class Stored, class Dim>
+template <bool Stream = false, class Stored, class Dim>
 SFCTR_INLINE void copy_row(const Stored* from, Dim dim, float* to) {
   for_pieces(dim, [=](auto piece, std::size_t c) __attribute__((always_inline)) {
     constexpr int W = piece.kWidth;
-    for (int v = 0; v < piece.kCount; ++v) store<W>(to + c + v * W, load<W>(from + c + v * W));
+    for (int v = 0; v < piece.kCount; ++v) {
+      const Vec<W> vector = load<W>(from + c + v * W);
+      if constexpr (Stream) {
+        stream<W>(to + c + v * W, vector);
+      } else {
+        store<W>(to + c + v * W, vector);
+      }
+    }
   });
 }
 
@@ -20,16 +27,23 @@ SFCTR_INLINE void prefetch_row(const float* row, std::size_t last) {
   __builtin_prefetch(row + last, kWrite);
 }
 
-template <class Stored, class Dim>
+// Vectors of a batch that would push everything else out of the caches are better written past them.
+SFCTR_INLINE bool may_stream(const float* out, std::size_t dim) {
+  constexpr std::size_t kFromDim = 32;
+  return dim >= kFromDim && dim % 16 == 0 && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+}
+
+template <bool Stream, class Stored, class Dim>
 SFCTR_INLINE void pool_one(const PoolArgs& a, Dim dim) {
   constexpr std::size_t kAhead = 16;  // rows that are on their way
   const std::size_t words = words_of<Stored>(dim), last = a.linear_out || dim == 0 ? words : words - 1;
   for (std::size_t b = a.begin; b < a.end; ++b) {
     if (b + kAhead < a.end) prefetch_row<0>(a.records[a.ids[b + kAhead]], last);
     const float* const record = a.records[a.ids[b]];
-    copy_row(vector_in<Stored>(record), dim, a.out + (b - a.begin) * dim);
+    copy_row<Stream>(vector_in<Stored>(record), dim, a.out + (b - a.begin) * dim);
     if (a.linear_out) a.linear_out[b - a.begin] = record[words];
   }
+  if constexpr (Stream) end_streaming();
 }
 
 // 0 where an average over nothing, or over weights that cancel, is asked for.
@@ -94,7 +108,8 @@ SFCTR_INLINE void pool_sequence(const PoolArgs& a, Dim dim) {
 template <class Stored>
 void pool_rows(const PoolArgs& a) {
   with_dim(a.dim, [&](auto dim) {
-    if (a.pooling == Pooling::kOne) return pool_one<Stored>(a, dim);
+    if (a.pooling == Pooling::kOne && may_stream(a.out, dim)) return pool_one<true, Stored>(a, dim);
+    if (a.pooling == Pooling::kOne) return pool_one<false, Stored>(a, dim);
     if (a.pooling == Pooling::kSequence) return pool_sequence<Stored>(a, dim);
     pool_bag<Stored>(a, dim);
   });

@@ -28,6 +28,37 @@ SFCTR_INLINE void store(float* to, const Vec<W>& vector) {
   __builtin_memcpy(to, &vector, sizeof vector);
 }
 
+// Past the caches, to an address that is a multiple of the vector's size: what is written so is read by nobody soon.
+// Whoever has done so calls end_streaming() before another thread may read it.
+template <int W>
+SFCTR_INLINE void stream(float* to, const Vec<W>& vector) {
+#if defined(__AVX512F__)
+  if constexpr (W == 16) return __builtin_ia32_movntps512(to, vector);
+#endif
+#if defined(__AVX2__)
+  if constexpr (W == 16) {
+    Vec<8> halves[2];
+    __builtin_memcpy(halves, &vector, sizeof halves);
+    for (int i = 0; i < 2; ++i) __builtin_ia32_movntps256(to + 8 * i, halves[i]);
+    return;
+  }
+#endif
+#if defined(__SSE2__)
+  if constexpr (W == 16) {
+    Vec<4> quarters[4];
+    __builtin_memcpy(quarters, &vector, sizeof quarters);
+    for (int i = 0; i < 4; ++i) __builtin_ia32_movntps(to + 4 * i, quarters[i]);
+    return;
+  }
+#endif
+  store<W>(to, vector);
+}
+SFCTR_INLINE void end_streaming() {
+#if defined(__SSE2__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 template <class To, class From>
 SFCTR_INLINE To bits_as(const From& from) {
   static_assert(sizeof(To) == sizeof(From));

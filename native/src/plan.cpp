@@ -73,29 +73,27 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
     return false;
   }
   start(ws, true);
-  find_places(ws);
-  const Missing missing = count_missing(ws);
-  const std::vector<RowCounters> found = tally(ws);
-  if (!forgets_) budget_->require_index(missing.fresh);
+  const Found found = find_places(ws);
+  if (!forgets_) budget_->require_index(found.fresh);
   ws.located.fresh.reserve(ws.num_unique());  // so that pinning, and noting what is new, cannot fail
-  budget_->take_keys(missing.fresh);
-  pin_found(ws);
+  budget_->take_keys(found.fresh);
+  if (pins_all() || found.provisional > 0) pin_found(ws);
   std::vector<std::uint32_t> frames;
   const auto undo = [&] {
     for (const std::uint32_t frame : frames) frames_.give(frame);
     unpin_found(ws);
-    budget_->give_keys(missing.fresh);
+    budget_->give_keys(found.fresh);
   };
   try {
-    frames = free_frames(missing.total());
-    if (frames.size() < missing.total() && !disk_ && !forgets_) {
-      throw RamFull(budget_->used() + (missing.total() - frames.size()) * frames_.frame_bytes());
+    frames = free_frames(found.num_missing());
+    if (frames.size() < found.num_missing() && !disk_ && !forgets_) {
+      throw RamFull(budget_->used() + (found.num_missing() - frames.size()) * frames_.frame_bytes());
     }
   } catch (...) {
     undo();
     throw;
   }
-  if (frames.size() < missing.total() && (num_in_flight_ > 0 || !evicts_)) {
+  if (frames.size() < found.num_missing() && (num_in_flight_ > 0 || !evicts_)) {
     undo();
     is_full_ = !evicts_;
     if (num_in_flight_ == 0) return plan_locked(ws);
@@ -103,10 +101,10 @@ bool RowGroup::plan_locked(WorkingSet& ws) {
     return false;
   }
   ++num_in_flight_;
-  place_missing(ws, frames, missing.fresh);
+  if (found.num_missing() > 0) place_missing(ws, frames, found.fresh);
   ws.located.group = number_;
   next_uses_.leave(ws);
-  count(ws, found);
+  count(ws, found.tables);
   if (faults_) strike_plan(ws);
   return true;
 }
@@ -130,38 +128,51 @@ void RowGroup::start(WorkingSet& ws, bool train) {
   ws.gradients.any = false;
 }
 
-void RowGroup::find_places(WorkingSet& ws) {
-  Located& located = ws.located;
+RowGroup::Found RowGroup::find_places(WorkingSet& ws) {
   const std::vector<KeyBlock> blocks = key_blocks(ws, kBlock);
-  parallel_for(blocks.size(), [&](std::size_t b) {
-    const KeyBlock& block = blocks[b];
-    const bool frozen = inits_[block.native_table / 2].frozen;
-    const auto keys = ws.keys().subspan(block.begin, block.end - block.begin);
-    std::uint32_t* const places = located.places.data() + block.begin;
-    if (located.train) {
-      tables_[block.native_table].index.find(keys, places);
-    } else {
-      find_rows(block.native_table, keys, places);
-    }
-    for (std::size_t u = block.begin; u < block.end; ++u) {
-      const Place place = Place::from_bits(located.places[u]);
-      const bool stored = !place.is_none() && !place.is_provisional();
-      located.kinds[u] = static_cast<std::uint8_t>(stored   ? RecordKind::kStored
-                                                   : frozen ? RecordKind::kAbsent
-                                                            : RecordKind::kFresh);
-      located.records[u] = place.is_in_ram() ? frames_.record(place.frame()) : zeros_.data();
-    }
-  });
+  std::vector<Found> parts(blocks.size());
+  parallel_for(blocks.size(), [&](std::size_t b) { parts[b] = find_block(ws, blocks[b]); });
+  Found found;
+  found.tables.resize(inits_.size());
+  for (std::size_t t = 0; t < inits_.size(); ++t) {
+    found.tables[t].requested = ws.num_positions(t);
+    found.tables[t].unique = static_cast<std::uint64_t>(ws.table_begin()[2 * t + 2] - ws.table_begin()[2 * t]);
+    found.tables[t].hits = found.tables[t].unique;
+  }
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    RowCounters& table = found.tables[blocks[b].native_table / 2];
+    table.fetched += parts[b].on_disk;
+    table.fresh += parts[b].fresh;
+    table.hits -= parts[b].num_missing();
+    found.on_disk += parts[b].on_disk;
+    found.fresh += parts[b].fresh;
+    found.provisional += parts[b].provisional;
+  }
+  return found;
 }
 
-RowGroup::Missing RowGroup::count_missing(const WorkingSet& ws) const {
-  Missing missing;
-  for (std::size_t u = 0; u < ws.num_unique(); ++u) {
-    const Place place = Place::from_bits(ws.located.places[u]);
-    missing.on_disk += place.is_on_disk();
-    missing.fresh += place.is_none() && ws.located.kinds[u] == static_cast<std::uint8_t>(RecordKind::kFresh);
+RowGroup::Found RowGroup::find_block(WorkingSet& ws, const KeyBlock& block) {
+  Located& located = ws.located;
+  const auto keys = ws.keys().subspan(block.begin, block.end - block.begin);
+  std::uint32_t* const places = located.places.data() + block.begin;
+  if (located.train) {
+    tables_[block.native_table].index.find(keys, places);
+  } else {
+    find_rows(block.native_table, keys, places);
   }
-  return missing;
+  const bool frozen = inits_[block.native_table / 2].frozen;
+  const auto without = static_cast<std::uint8_t>(frozen ? RecordKind::kAbsent : RecordKind::kFresh);
+  Found found;
+  for (std::size_t u = block.begin; u < block.end; ++u) {
+    const Place place = Place::from_bits(located.places[u]);
+    const bool stored = !place.is_none() && !place.is_provisional();
+    located.kinds[u] = stored ? static_cast<std::uint8_t>(RecordKind::kStored) : without;
+    located.records[u] = place.is_in_ram() ? frames_.record(place.frame()) : zeros_.data();
+    found.on_disk += place.is_on_disk();
+    found.fresh += place.is_none() && !frozen;
+    found.provisional += place.is_in_ram() && place.is_provisional();
+  }
+  return found;
 }
 
 // Where rows never leave RAM only provisional ones need a pin, which keeps them from being dropped; with membership

@@ -1,9 +1,12 @@
-// An open-addressing table of 4-byte entries into the list of distinct keys. The pass has no branch that data could
-// make unpredictable except the one on a collision, which a load of at most a quarter keeps rare.
+// An open-addressing table of entries into the list of distinct keys. The pass has no branch that data could make
+// unpredictable except the one on a collision, which a low load keeps rare: entries of 2 bytes, while they can number
+// the keys, have eight slots a key in the bytes of four of the others.
 #include "sfctr/unique.h"
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <limits>
 
 #include "sfctr/hash.h"
 #include "sfctr/memory.h"
@@ -12,35 +15,38 @@ namespace sfctr {
 namespace {
 
 constexpr std::size_t kAhead = 16;
-constexpr std::size_t kPrefetchFrom = std::size_t{1} << 18;  // entries: a table beyond the cache of a core
+constexpr std::size_t kPrefetchFrom = std::size_t{1} << 20;  // bytes: a table beyond the cache of a core
 
 // Entry 0 means empty. Entry 1 is kept for keys left out: the slot after the last holds it for good, and they are sent
 // there instead of to the slot of a hash. Entry n + 2 is distinct key n.
 constexpr std::uint32_t kEmpty = 0, kLeftOut = 1, kFirst = 2;
 
 // The entries of a thread, all empty between uses.
+template <class Entry>
 class Entries {
  public:
-  std::uint32_t* start(std::size_t num_slots) {
+  Entry* start(std::size_t num_slots) {
     if (num_slots + 1 > entries_.size()) {
-      entries_ = Buffer<std::uint32_t>();
+      entries_ = Buffer<Entry>();
       entries_.resize(num_slots + 1);
-      std::fill_n(entries_.data(), entries_.size(), kEmpty);
+      std::fill_n(entries_.data(), entries_.size(), Entry{kEmpty});
     }
     entries_[num_slots] = kLeftOut;
     return entries_.data();
   }
 
-  void finish(std::size_t num_slots) { std::fill_n(entries_.data(), num_slots + 1, kEmpty); }
+  void finish(std::size_t num_slots) { std::memset(entries_.data(), kEmpty, (num_slots + 1) * sizeof(Entry)); }
 
  private:
-  Buffer<std::uint32_t> entries_;
+  Buffer<Entry> entries_;
 };
 
+template <class Entry>
 struct Pass {
-  std::uint32_t* entries;
+  Entry* entries;
   std::size_t num_slots;  // a power of two
   std::uint64_t* keys;    // entry -> key; keys[kLeftOut] is 0
+  std::uint32_t base;     // what distinct key 0 is numbered
   std::uint32_t next = kFirst;
 
   template <bool Nulls, bool Buckets, bool Prefetch>
@@ -49,7 +55,9 @@ struct Pass {
     const int shift = 64 - std::countr_zero(num_slots);
     const std::uint64_t* const given = input.keys.data();
     std::uint64_t* const known = keys;
-    std::uint32_t* const table = entries;
+    Entry* const table = entries;
+    std::int32_t* const ids = input.ids;
+    const std::uint32_t to_id = base - kFirst;
     std::uint32_t fresh = next;  // in a register: stores to the table could change a member
     for (std::size_t n = 0; n < num_keys; ++n) {
       if constexpr (Prefetch) {
@@ -75,19 +83,23 @@ struct Pass {
         is_new = found == kEmpty;
         entry = found + (fresh & -is_new);
       }
-      table[slot] = entry;
+      table[slot] = static_cast<Entry>(entry);
       fresh += is_new;
-      input.ids[n] = static_cast<std::int32_t>(entry - kFirst);
+      std::uint32_t id = entry + to_id;
+      if constexpr (Nulls) id |= -static_cast<std::uint32_t>(entry == kLeftOut);
+      ids[n] = static_cast<std::int32_t>(id);
     }
     next = fresh;
   }
 };
 
-void run(Pass& pass, const UniqueInput& input) {
-  const bool nulls = !input.nulls.empty(), buckets = input.buckets > 0, prefetch = pass.num_slots >= kPrefetchFrom;
+template <class Entry>
+void run(Pass<Entry>& pass, const UniqueInput& input) {
+  const bool nulls = !input.nulls.empty(), buckets = input.buckets > 0;
+  const bool prefetch = pass.num_slots * sizeof(Entry) >= kPrefetchFrom;
   const auto choose = [&]<bool Nulls, bool Buckets>() {
-    if (prefetch) return pass.run<Nulls, Buckets, true>(input);
-    pass.run<Nulls, Buckets, false>(input);
+    if (prefetch) return pass.template run<Nulls, Buckets, true>(input);
+    pass.template run<Nulls, Buckets, false>(input);
   };
   if (nulls && buckets) return choose.template operator()<true, true>();
   if (nulls) return choose.template operator()<true, false>();
@@ -95,20 +107,29 @@ void run(Pass& pass, const UniqueInput& input) {
   choose.template operator()<false, false>();
 }
 
-}  // namespace
-
-std::size_t number_unique(std::span<const UniqueInput> inputs, std::uint64_t* unique) {
-  thread_local Entries entries;
-  std::size_t num_keys = 0;
-  for (const UniqueInput& input : inputs) num_keys += input.keys.size();
-  const std::size_t num_slots = std::bit_ceil(std::max<std::size_t>(16, num_keys * 4));
-  Pass pass{.entries = entries.start(num_slots), .num_slots = num_slots, .keys = unique};
+template <class Entry>
+std::size_t number(std::span<const UniqueInput> inputs, std::uint64_t* unique, std::uint32_t base,
+                   std::size_t num_slots) {
+  thread_local Entries<Entry> entries;
+  Pass<Entry> pass{.entries = entries.start(num_slots), .num_slots = num_slots, .keys = unique, .base = base};
   unique[kLeftOut] = 0;
   for (const UniqueInput& input : inputs) run(pass, input);
   entries.finish(num_slots);
   const std::size_t num_unique = pass.next - kFirst;
   std::copy_n(unique + kFirst, num_unique, unique);
   return num_unique;
+}
+
+}  // namespace
+
+std::size_t number_unique(std::span<const UniqueInput> inputs, std::uint64_t* unique, std::uint32_t base) {
+  std::size_t num_keys = 0;
+  for (const UniqueInput& input : inputs) num_keys += input.keys.size();
+  const auto slots = [&](std::size_t a_key) { return std::bit_ceil(std::max<std::size_t>(16, num_keys * a_key)); };
+  if (num_keys + kFirst <= std::numeric_limits<std::uint16_t>::max()) {
+    return number<std::uint16_t>(inputs, unique, base, slots(8));
+  }
+  return number<std::uint32_t>(inputs, unique, base, slots(4));
 }
 
 }  // namespace sfctr

@@ -105,8 +105,55 @@ void WorkingSet::require_range(std::size_t begin, std::size_t end) const {
                               std::to_string(num_rows_));
 }
 
-// Tables are independent: each is one task, and lists its keys in a region of keys_ as large as it could need.
+// Alone, a thread numbers one table after the other, each from where the one before ended. Several number all tables at
+// once, and then move them together.
 void WorkingSet::find_unique() {
+  if (num_threads() > 1 && features_of_.size() > 1) return find_unique_apart();
+  std::size_t room = kUniqueSpare + 2 * features_of_.size();
+  for (const FeatureKeys& feature : features_) room += feature.keys.size();
+  keys_.resize(room);
+  std::int64_t begin = 0;
+  table_begin_.push_back(begin);
+  for (std::size_t t = 0; t < features_of_.size(); ++t) {
+    begin += static_cast<std::int64_t>(number_table(t, keys_.data() + begin, static_cast<std::uint32_t>(begin)));
+    table_begin_.push_back(begin);
+    begin = list_beside(t, begin);
+    for (std::size_t f : features_of_[t]) number_missing(f, 0);
+  }
+}
+
+// The unique keys of a table, from a number on; those of its features that have none are kLeftOutId.
+std::size_t WorkingSet::number_table(std::size_t t, std::uint64_t* unique, std::uint32_t base) {
+  std::vector<UniqueInput> inputs;
+  for (std::size_t f : features_of_[t]) {
+    inputs.push_back({features_[f].keys, features_[f].nulls, features_[f].buckets, ids_.data() + first_position_[f]});
+  }
+  return inputs.empty() ? 0 : number_unique(inputs, unique, base);
+}
+
+// Lists what a table has beside its keys, from `begin` on. Returns where it ends.
+std::int64_t WorkingSet::list_beside(std::size_t t, std::int64_t begin) {
+  const auto has_missing = [&](std::size_t f) {
+    return std::ranges::any_of(features_[f].nulls, [](std::uint8_t null) { return null != 0; });
+  };
+  if (std::ranges::any_of(features_of_[t], has_missing)) keys_[static_cast<std::size_t>(begin++)] = 0;
+  if (has_rare_[t]) keys_[static_cast<std::size_t>(begin++)] = 1;
+  table_begin_.push_back(begin);
+  return begin;
+}
+
+// Moves a feature's numbers up by `first`, and gives missing values theirs.
+void WorkingSet::number_missing(std::size_t f, std::int32_t first) {
+  if (first == 0 && features_[f].nulls.empty()) return;
+  const auto of_missing = static_cast<std::int32_t>(table_begin_[2 * static_cast<std::size_t>(features_[f].table) + 1]);
+  std::int32_t* const ids = ids_.data() + first_position_[f];
+  for (std::size_t n = 0; n < features_[f].keys.size(); ++n) {
+    ids[n] = ids[n] == kLeftOutId ? of_missing : ids[n] + first;
+  }
+}
+
+// Tables are independent: each is one task, and lists its keys in a region of keys_ as large as it could need.
+void WorkingSet::find_unique_apart() {
   const std::size_t num_tables = features_of_.size();
   std::vector<std::size_t> region(num_tables + 1, 0);
   for (std::size_t t = 0; t < num_tables; ++t) {
@@ -115,13 +162,7 @@ void WorkingSet::find_unique() {
   }
   keys_.resize(region[num_tables]);
   std::vector<std::size_t> found(num_tables, 0);
-  parallel_for(num_tables, [&](std::size_t t) {
-    std::vector<UniqueInput> inputs;
-    for (std::size_t f : features_of_[t]) {
-      inputs.push_back({features_[f].keys, features_[f].nulls, features_[f].buckets, ids_.data() + first_position_[f]});
-    }
-    if (!inputs.empty()) found[t] = number_unique(inputs, keys_.data() + region[t]);
-  });
+  parallel_for(num_tables, [&](std::size_t t) { found[t] = number_table(t, keys_.data() + region[t], 0); });
   number_across_tables(region, found);
 }
 
@@ -133,19 +174,10 @@ void WorkingSet::number_across_tables(std::span<const std::size_t> region, std::
     std::copy_n(keys_.data() + region[t], found[t], keys_.data() + begin);
     begin += static_cast<std::int64_t>(found[t]);
     table_begin_.push_back(begin);
-    const auto has_missing = [&](std::size_t f) {
-      return std::ranges::any_of(features_[f].nulls, [](std::uint8_t null) { return null != 0; });
-    };
-    if (std::ranges::any_of(features_of_[t], has_missing)) keys_[static_cast<std::size_t>(begin++)] = 0;
-    if (has_rare_[t]) keys_[static_cast<std::size_t>(begin++)] = 1;
-    table_begin_.push_back(begin);
+    begin = list_beside(t, begin);
   }
   parallel_for(features_.size(), [&](std::size_t f) {
-    const auto table = static_cast<std::size_t>(features_[f].table);
-    const auto first = static_cast<std::int32_t>(table_begin_[2 * table]);
-    const auto of_missing = static_cast<std::int32_t>(table_begin_[2 * table + 1]);
-    std::int32_t* const ids = ids_.data() + first_position_[f];
-    for (std::size_t n = 0; n < features_[f].keys.size(); ++n) ids[n] = ids[n] < 0 ? of_missing : ids[n] + first;
+    number_missing(f, static_cast<std::int32_t>(table_begin_[2 * static_cast<std::size_t>(features_[f].table)]));
   });
 }
 

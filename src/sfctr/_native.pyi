@@ -111,6 +111,12 @@ def set_num_threads(n: int) -> None:
     Let native loops use n threads (1 to 1024), the caller's included. No result depends on it.
     """
 
+def empty_floats(size: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    """
+    float32 [size] whose contents are undefined. Its memory begins at a cache line, and is that of an array which was
+    given back, where there is one: fresh pages would cost a fault each.
+    """
+
 def simd_level() -> str:
     """The level of the kernels in use: the best of simd_levels() unless set."""
 

@@ -118,6 +118,7 @@ class Index {
     }
   };
   static_assert(sizeof(Bucket) == 64);
+  static const Bucket kNoKeys;  // of a shard without buckets
 
   struct Shard {               // keys whose hashes share their `depth` leading bits
     Pages pages, stamp_pages;  // the latter: empty, or a stamp for each entry
@@ -177,6 +178,7 @@ class Index {
     std::uint32_t bucket, entry;  // bucket is kNone where the key is not
   };
   static Spot spot_of(const Shard& shard, std::uint32_t home, std::uint64_t key);
+  void find_block(std::span<const std::uint64_t> keys, std::uint32_t* slots) const;
   std::uint32_t probe(const Shard& shard, std::uint32_t home, std::uint64_t key) const;
   void make_room(std::uint64_t hash);
   void grow(Shard& shard, std::uint64_t num_buckets);

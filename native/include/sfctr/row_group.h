@@ -412,9 +412,11 @@ class RowGroup {
     bool is_complete = false;
     std::exception_ptr failure;
   };
-  struct Missing {  // keys of a batch without a record in RAM
-    std::size_t fresh = 0, on_disk = 0;
-    std::size_t total() const { return fresh + on_disk; }
+  struct Found {  // where the keys of a batch were
+    std::vector<RowCounters> tables;
+    std::size_t fresh = 0, on_disk = 0;  // of all tables: the keys without a record in RAM
+    std::size_t provisional = 0;
+    std::size_t num_missing() const { return fresh + on_disk; }
   };
 
   NativeTable& table(std::size_t native_table);
@@ -432,8 +434,8 @@ class RowGroup {
   bool plan_locked(WorkingSet& ws);
   bool pins_all() const { return evicts_ || members_; }
   void start(WorkingSet& ws, bool train);
-  void find_places(WorkingSet& ws);
-  Missing count_missing(const WorkingSet& ws) const;
+  Found find_places(WorkingSet& ws);
+  Found find_block(WorkingSet& ws, const KeyBlock& block);
   void pin_found(WorkingSet& ws);
   void unpin_found(WorkingSet& ws);
   bool start_evicting();
@@ -449,9 +451,7 @@ class RowGroup {
   void fill_fresh(WorkingSet& ws, std::span<const std::uint32_t> added) const;
 
   // counters.cpp; with mutex_ held
-  std::vector<RowCounters> tally(const WorkingSet& ws) const;
-  void count(const WorkingSet& ws, std::span<const RowCounters> tally);
-  void count_lines(const WorkingSet& ws);
+  void count(const WorkingSet& ws, std::span<const RowCounters> found);
 
   // fetch.cpp; with mutex_ held
   void compact();
@@ -514,6 +514,7 @@ class RowGroup {
   void require_at_hand(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::size_t num_floats) const;
   void bind_lines();
   bool claim_lines(WorkingSet& ws);
+  void count_lines(const WorkingSet& ws);
   void find_lines(WorkingSet& ws) const;
   std::vector<std::uint32_t> lines_to_give_up();
   std::vector<std::uint32_t> choose_lines(std::size_t n);

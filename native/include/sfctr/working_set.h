@@ -172,6 +172,10 @@ class WorkingSet {
   void number_sources(std::span<const KeyList> sources);
   void check() const;
   void find_unique();
+  void find_unique_apart();
+  std::size_t number_table(std::size_t t, std::uint64_t* unique, std::uint32_t base);
+  std::int64_t list_beside(std::size_t t, std::int64_t begin);
+  void number_missing(std::size_t f, std::int32_t first);
   void number_across_tables(std::span<const std::size_t> region, std::span<const std::size_t> found);
 
   int num_tables_;

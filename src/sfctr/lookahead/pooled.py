@@ -59,7 +59,7 @@ def _lookup_group(
     """
     size = end - begin
     widths = [size * lookup.vectors_per_row * lookup.dim for lookup in layout.lookups]
-    out = np.empty(sum(widths), dtype=np.float32)
+    out = _native.empty_floats(sum(widths))
     has_linear = bool(layout.lookups) and layout.lookups[0].linear
     linear = np.empty((len(widths) if has_linear else 0, size), dtype=np.float32)
     rows.forward(working_set, begin, end, out, linear if has_linear else None)

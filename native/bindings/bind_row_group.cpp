@@ -88,6 +88,10 @@ nb::dict row_counters(const sfctr::RowCounters& rows) {
   counts["fresh"] = rows.fresh;
   counts["fetched"] = rows.fetched;
   counts["evicted"] = rows.evicted;
+  counts["device_hits"] = rows.device_hits;
+  counts["lifted"] = rows.lifted;
+  counts["lowered"] = rows.lowered;
+  counts["device_scratch"] = rows.device_scratch;
   return counts;
 }
 
@@ -107,10 +111,6 @@ nb::dict counters(RowGroup& group) {
   counts["scratch"] = rows.scratch;
   counts["waits"] = rows.waits;
   counts["shrinks"] = rows.shrinks;
-  counts["device_hits"] = rows.device_hits;
-  counts["lifted"] = rows.lifted;
-  counts["lowered"] = rows.lowered;
-  counts["device_scratch"] = rows.device_scratch;
   counts["device_waits"] = rows.device_waits;
   counts["device_rows"] = lines.rows;
   counts["device_dirty"] = lines.dirty;
@@ -376,10 +376,11 @@ void bind_rows(nb::class_<RowGroup>& group) {
            "off,\n"
            "since the group was made; the same of the device, with the rows there, those newer than RAM's, and the\n"
            "batches in flight there; rows and bytes on disk, and microseconds for which evictions waited for it.")
-      .def("table_counters", &table_counters, nb::sig("def table_counters(self) -> list[dict[str, int]]"),
-           "For each table: positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, since the "
-           "group\n"
-           "was made.")
+      .def(
+          "table_counters", &table_counters, nb::sig("def table_counters(self) -> list[dict[str, int]]"),
+          "For each table, since the group was made: positions requested, unique keys, hits in RAM, fresh, fetched\n"
+          "and evicted rows; unique keys found on the device, rows lifted there and lowered from there, and keys that\n"
+          "found no line.")
       .def_prop_ro("num_in_flight", &RowGroup::num_in_flight, nb::call_guard<Release>(),
                    "Batches planned and not yet ended.")
       .def_prop_ro("is_spilling", &RowGroup::is_spilling, "Whether rows have begun to leave RAM.")

@@ -10,6 +10,10 @@ RowCounters& RowCounters::operator+=(const RowCounters& other) {
   fresh += other.fresh;
   fetched += other.fetched;
   evicted += other.evicted;
+  device_hits += other.device_hits;
+  lifted += other.lifted;
+  lowered += other.lowered;
+  device_scratch += other.device_scratch;
   return *this;
 }
 

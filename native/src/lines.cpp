@@ -91,11 +91,21 @@ bool RowGroup::plan_lines(WorkingSet& ws) {
   on.state = State::kPlanned;
   ++num_on_device_;
   spilled_on_device_ = !on.spilled.empty();
-  counters_.device_hits += static_cast<std::uint64_t>(std::ranges::count_if(
-                               on.lines.span(), [](std::uint32_t line) { return line != kNone; })) -
-                           on.rising.size();
-  counters_.device_scratch += on.spilled.size();
+  count_lines(ws);
   return true;
+}
+
+// The batch's lines were planned: what it has in lines, and does not bring there, was there.
+void RowGroup::count_lines(const WorkingSet& ws) {
+  const OnDevice& on = ws.on_device;
+  const std::span<const std::int64_t> begin = ws.table_begin();
+  for (std::size_t t = 0; t < table_counters_.size(); ++t) {
+    const auto first = static_cast<std::size_t>(begin[2 * t]), last = static_cast<std::size_t>(begin[2 * t + 2]);
+    const auto lines = on.lines.span().subspan(first, last - first);
+    table_counters_[t].device_hits += lines.size() - static_cast<std::size_t>(std::ranges::count(lines, kNone));
+  }
+  for (const std::uint32_t u : on.rising) --table_counters_[owner_of(ws, u).table / 2].device_hits;
+  for (const std::uint32_t u : on.spilled) ++table_counters_[owner_of(ws, u).table / 2].device_scratch;
 }
 
 bool RowGroup::claim_lines(WorkingSet& ws) {
@@ -215,10 +225,11 @@ void RowGroup::lines_ready(WorkingSet& ws) {
   if (on.state != State::kWritten) throw std::runtime_error("say lines_lowered() first");
   for (const std::uint32_t u : on.rising) {
     const std::uint32_t frame = Place::from_bits(ws.located.places[u]).frame();
-    lines_->fill(on.lines[u], frame, owner_of(ws, u));
+    const Owner owner = owner_of(ws, u);
+    lines_->fill(on.lines[u], frame, owner);
     frames_.pin(frame);
+    ++table_counters_[owner.table / 2].lifted;
   }
-  counters_.lifted += on.rising.size();
   on.rising.clear();
   on.state = State::kReady;
 }
@@ -330,8 +341,10 @@ void RowGroup::lower(std::span<const std::uint32_t> lines, std::span<const float
       std::copy_n(records.data() + i * num_floats, num_floats, frames_.record(lines_->frame(lines[i])));
     }
   });
-  for (const std::uint32_t line : lines) lines_->set_dirty(line, false);
-  counters_.lowered += lines.size();
+  for (const std::uint32_t line : lines) {
+    lines_->set_dirty(line, false);
+    ++table_counters_[lines_->owner(line).table / 2].lowered;
+  }
 }
 
 void RowGroup::drop_lines() {

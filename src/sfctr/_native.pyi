@@ -455,8 +455,9 @@ class RowGroup:
 
     def table_counters(self) -> list[dict[str, int]]:
         """
-        For each table: positions requested, unique keys, hits in RAM, fresh, fetched and evicted rows, since the group
-        was made.
+        For each table, since the group was made: positions requested, unique keys, hits in RAM, fresh, fetched
+        and evicted rows; unique keys found on the device, rows lifted there and lowered from there, and keys that
+        found no line.
         """
 
     @property

@@ -224,7 +224,7 @@ def test_a_run_is_replaced_only_when_asked_to(sfctr, run):
     assert replaced.code == 0, replaced.err
     assert "max_steps = 2" in (run / "run.toml").read_text()
     assert sorted(p.name for p in run.iterdir()) == [
-        *("best", "checkpoints", "last", "metrics.jsonl", "notes.txt", "run.toml")
+        *("best", "checkpoints", "history.jsonl", "last", "metrics.jsonl", "notes.txt", "report.html", "run.toml")
     ]
 
 

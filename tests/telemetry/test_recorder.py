@@ -93,3 +93,10 @@ def test_a_notice_is_seen_on_stderr_where_no_logging_is_set_up():
     code = "from sfctr.telemetry import notice; notice('seen'); notice('seen')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("", "seen\n")
+
+
+def test_a_recorder_keeps_the_notices_in_their_order():
+    with Recorder() as recorder:
+        for text in ("second", "first", "second"):
+            notice(text)
+    assert recorder.said() == ["second", "first"]

@@ -20,7 +20,7 @@ from sfctr.train.fit import train_there
 from sfctr.train.run import open_saved, open_store
 from sfctr.train.trainer import Trainer
 
-OWN_PACE = {"seconds", "rows_per_s", "stage_s", "moved", "wire"}
+OWN_PACE = {"seconds", "rows_per_s", "stage_s", "moved", "held", "wire"}
 
 
 def with_parallel(run: RunFile, **options) -> RunFile:

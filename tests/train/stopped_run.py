@@ -26,7 +26,7 @@ from sfctr.train.trainer import Trainer
 
 STEPS, BATCH = 24, 64
 ROWS = 8 * BATCH - 10  # eight batches an epoch, the last one short
-OF_THE_MACHINE = {"seconds", "rows_per_s", "stage_s", "moved", "wire"}
+OF_THE_MACHINE = {"seconds", "rows_per_s", "stage_s", "moved", "held", "wire"}
 
 
 def write_data() -> None:

@@ -166,7 +166,7 @@ def test_without_validation_data_the_last_model_is_the_best(planted, schema):
         assert run.best is None
         assert run.facts["step"] == 2
         names = [name for name in sorted(os.listdir(run.dir)) if not name.startswith("sfctr-rows-")]
-        assert names == ["checkpoints", "last", "metrics.jsonl", "run.toml"]
+        assert names == ["checkpoints", "history.jsonl", "last", "metrics.jsonl", "run.toml"]
     assert [path.name for path in run.dir.glob("sfctr-rows-*")] == []
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sfctr.telemetry import Recorder
-from sfctr.train.stages import Stages, bound, stage_seconds
+from sfctr.train.stages import Stages, bound, parts_of_step, stage_seconds
 
 STEP = {"step": 10.0, "features": 1.0, "forward": 3.0, "backward": 4.0, "update": 1.5}
 
@@ -46,7 +46,19 @@ STEP = {"step": 10.0, "features": 1.0, "forward": 3.0, "backward": 4.0, "update"
     ],
 )
 def test_the_stage_that_bound_a_run_is_named_with_its_share_and_a_remedy(window, spans, expected):
-    assert bound(stage_seconds({**STEP, **spans}), window=window).startswith(expected)
+    assert str(bound(stage_seconds({**STEP, **spans}), window=window)).startswith(expected)
+
+
+def test_a_bound_says_which_part_it_is():
+    found = bound({**STEP, "wait": 10, "fetch": 8}, window=4)
+    assert (found.part, found.share) == ("fetch", 0.4)
+
+
+def test_the_parts_of_a_step_are_those_of_trainings_own_thread():
+    spans = {**STEP, "bring": 2.0, "send": 0.25, "sum": 0.25, "wait": 3.0, "fetch": 7.0}  # step is 10 in all
+    assert parts_of_step(spans) == {"rows": 2.5, "model": 7.0, "ranks": 2.5, "other": 0.0}
+    assert parts_of_step({**STEP, "backward": 2.0})["other"] == 2.5
+    assert parts_of_step({**STEP, "step": 7.0})["other"] == 0.0  # a line is written before its last step has ended
 
 
 def test_a_run_without_steps_is_bound_by_nothing():

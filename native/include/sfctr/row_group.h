@@ -19,7 +19,8 @@
 //  2. A row that is wanted again must be read after it was written down. Appending it to the log gives it its location
 //     at once, and from then on the log reads back what was appended, written to the file or not.
 //  3. A row shared by batches in flight has one frame. They train one after the other, so each reads what the one
-//     before it wrote; fetches run in the order of plans, so the record is there for all of them.
+//     before it wrote; fetches run in the order of plans, so the record is there for all of them. The thread that
+//     fetches may be another than the one that plans, and work beside it.
 //  4. A key without a row gets a frame with its first values when the first batch with it is planned, provisionally: it
 //     becomes a row when update() has reached it, and is dropped when its last batch in flight ends without.
 //  5. A record leaves its old location on disk for good only when it has been read; until then the log keeps it.
@@ -55,6 +56,7 @@
 #include <vector>
 
 #include "sfctr/budget.h"
+#include "sfctr/counters.h"
 #include "sfctr/device_lines.h"
 #include "sfctr/frames.h"
 #include "sfctr/group_options.h"
@@ -73,37 +75,6 @@ namespace sfctr {
 
 struct KeyBlock;
 struct FeatureGradient;
-
-// What has moved of a table, in rows; since the group was made.
-struct RowCounters {
-  std::uint64_t requested = 0;  // positions of planned batches
-  std::uint64_t unique = 0;     // their unique keys
-  std::uint64_t hits = 0;       // of those, in RAM already; or a frozen table's that have no row
-  std::uint64_t fresh = 0;      // without a row
-  std::uint64_t fetched = 0;    // read from disk
-  std::uint64_t evicted = 0;    // written to disk
-
-  RowCounters& operator+=(const RowCounters& other);
-};
-
-// The same of all tables.
-struct GroupCounters : RowCounters {
-  std::uint64_t scratch = 0;         // that found no frame
-  std::uint64_t waits = 0;           // plans put off because batches in flight held the frames
-  std::uint64_t shrinks = 0;         // plans put off because they held frames that had to go for more keys
-  std::uint64_t device_hits = 0;     // of unique keys, on the device already
-  std::uint64_t lifted = 0;          // from RAM to the device, into lines
-  std::uint64_t lowered = 0;         // from lines to RAM
-  std::uint64_t device_scratch = 0;  // that found no line
-  std::uint64_t device_waits = 0;    // plans put off because batches in flight held the lines
-};
-
-// What a device holds now.
-struct LineCounters {
-  std::uint64_t rows = 0;
-  std::uint64_t dirty = 0;
-  std::uint64_t batches = 0;  // in flight there
-};
 
 class RowGroup {
  public:
@@ -514,6 +485,7 @@ class RowGroup {
   void require_at_hand(const WorkingSet& ws, std::span<const std::uint32_t> keys, std::size_t num_floats) const;
   void bind_lines();
   bool claim_lines(WorkingSet& ws);
+  void count_lines(const WorkingSet& ws);
   void find_lines(WorkingSet& ws) const;
   std::vector<std::uint32_t> lines_to_give_up();
   std::vector<std::uint32_t> choose_lines(std::size_t n);

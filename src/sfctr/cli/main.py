@@ -27,6 +27,7 @@ from .init import init
 from .inspect import inspect
 from .launch import launch
 from .make import fetch, synth
+from .report import report
 from .score import evaluate, predict
 from .trace import trace
 from .train import train
@@ -43,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (init, train, evaluate, predict, export, apply, inspect, trace, verify, synth, fetch):
+for _command in (init, train, evaluate, predict, export, apply, inspect, report, trace, verify, synth, fetch):
     app.command()(_command)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)
 

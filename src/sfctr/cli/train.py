@@ -11,6 +11,7 @@ import typer
 from sfctr.spec.errors import ConfigError, Terminated
 
 from .metrics import metrics_text
+from .report import report_if_possible
 from .run_file import RUN_FILE, SET, read_run_file
 from .world import joined
 
@@ -73,11 +74,13 @@ def train(
         try:
             train_there(options, run_dir, resume=resume, overwrite=overwrite, **more)
         except (KeyboardInterrupt, Terminated) as stopped:
+            if others is None:  # else a launcher may wait for it, to begin anew
+                report_if_possible(run_dir)
             kept = [f"what was learnt until then is in {run_dir}/last/"] if (run_dir / "last").exists() else []
             can_go_on = any((run_dir / CHECKPOINTS).glob("step-*"))
             raise type(stopped)(*kept, *(["--resume goes on with it"] if can_go_on else [])) from None
         if is_first:
-            print(_summary(open_saved(run_dir).facts, options.train.watch, run_dir))
+            print(_summary(open_saved(run_dir).facts, options.train.watch, run_dir, report_if_possible(run_dir)))
 
 
 def check_place(run_dir: Path) -> None:
@@ -95,9 +98,10 @@ def check_place(run_dir: Path) -> None:
         )
 
 
-def _summary(facts: Mapping[str, Any], watch: str, run_dir: Path) -> str:
+def _summary(facts: Mapping[str, Any], watch: str, run_dir: Path, report: Path | None) -> str:
     """What the kept model is worth, and where everything is."""
     files = f"files: {run_dir}/run.toml, {run_dir}/metrics.jsonl, {run_dir}/last/"
+    files += "" if report is None else f", {report}"
     if "evaluation" not in facts:
         return f"nothing was held out, so nothing was measured (data.valid_fraction = 0.1 holds out a tenth)\n\n{files}"
     found = facts["evaluation"]

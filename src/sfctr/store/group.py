@@ -59,6 +59,9 @@ class Unsent:
     gone: U64
 
 
+_MOVED = ("fetched", "evicted", "lifted", "lowered")
+"""What counts of rows are of such as are copied from one tier to another."""
+
 NUM_SHARDS = 256
 """Of a table, by the leading bits of its keys' hashes; see _native.shards_of."""
 
@@ -134,6 +137,11 @@ class Group:
     def num_lines(self) -> tuple[int, int]:
         """Lines on the device, and how many of them may be in use."""
         return (0, 0) if self._cache is None else (self._cache.num_lines, self.native.lines_bound())
+
+    @property
+    def device_bytes(self) -> int:
+        """Of the rows that are on the device now."""
+        return 0 if self._cache is None else self.counters()["device_rows"] * self.row_bytes
 
     def lift(self, working_set: _native.WorkingSet) -> bool:
         """Have the rows of a fetched batch on the device; False where batches in flight hold the room there."""
@@ -420,7 +428,7 @@ class Group:
         """The same by table; see Store.table_counters."""
         row_bytes = 4 * self.native.record_floats
         return {
-            table: counts | {f"bytes_{moved}": counts[moved] * row_bytes for moved in ("fetched", "evicted")}
+            table: counts | {f"bytes_{moved}": counts[moved] * row_bytes for moved in _MOVED}
             for table, counts in zip(self.tables, self.native.table_counters(), strict=True)
         }
 

@@ -454,6 +454,22 @@ class Store:
         copies = sum(replica.memory_bytes() for replica in self._replicas)
         return copies + sum(group.native.memory_bytes() for group in self.groups)
 
+    def held(self) -> dict[str, dict[str, int]]:
+        """What is held now. By table that is not dense: rows, and row_bytes, the size of their records. By tier: bytes
+        that are taken, and bounds, the most that they may be, of tiers that have one; a tier that is not in use is
+        left out."""
+        stored = {name: self.group_of(name)[0] for name, table in self.tables.items() if not table.dense}
+        rows = {name: self.num_rows(name) for name in stored}
+        found = {"ram": self.memory_bytes()}
+        bounds = {"ram": self._budget.limit + (self._budget_of_copies.limit if self._budget_of_copies else 0)}
+        if disk := self.counters().get("disk_bytes", 0):
+            found["disk"] = disk
+        if self.tiers.device_bytes is not None:
+            found["device"] = sum(group.device_bytes for group in self.groups)
+            bounds["device"] = self.tiers.device_bytes
+        sizes = {name: rows[name] * group.row_bytes for name, group in stored.items()}
+        return {"rows": rows, "row_bytes": sizes, "bytes": found, "bounds": bounds}
+
     def counters(self) -> dict[str, int]:
         """What has moved since the store was made, over all groups; see the native core's GroupCounters."""
         total: dict[str, int] = {}
@@ -466,7 +482,9 @@ class Store:
         """What has moved of each table that is not dense, since the store was made.
 
         requested: positions of planned batches. unique: their unique keys. hits: of those, in RAM already. fresh: that
-        begin a row. fetched, evicted: rows read from disk and written there; bytes_fetched, bytes_evicted: their size.
+        begin a row. fetched, evicted: rows read from disk and written there. device_hits: unique keys that were on the
+        device already; lifted, lowered: rows copied there from RAM and back; device_scratch: keys that found no room
+        there. bytes_fetched, bytes_evicted, bytes_lifted, bytes_lowered: the size of these rows.
         """
         return {table: counts for group in self.groups for table, counts in group.table_counters().items()}
 

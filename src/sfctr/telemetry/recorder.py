@@ -26,7 +26,7 @@ class Recorder:
         self._lock = Lock()
         self._seconds: dict[str, float] = {}
         self._counts: dict[str, int] = {}
-        self._said: set[str] = set()
+        self._said: dict[str, None] = {}
         self._tokens: list[Token[Recorder]] = []
 
     def __enter__(self) -> Self:
@@ -62,8 +62,13 @@ class Recorder:
         with self._lock:
             if text in self._said:
                 return False
-            self._said.add(text)
+            self._said[text] = None
             return True
+
+    def said(self) -> list[str]:
+        """The notices given so far, in their order."""
+        with self._lock:
+            return list(self._said)
 
 
 _current: ContextVar[Recorder] = ContextVar("sfctr_recorder", default=Recorder())  # noqa: B039  one for the process

@@ -29,6 +29,7 @@ from sfctr.store import Store
 from sfctr.telemetry import notice
 
 from .compiled import compiled
+from .history import peak_bytes
 from .log import Line
 from .numerics import autocast, resolve_device
 from .optim import make_dense_optimizer
@@ -155,6 +156,7 @@ def loop_parts(
         progress=progress,
         membership=lambda: ranks.summed(store.membership()),
         counters=lambda: ranks.summed(store.table_counters()),
+        held=lambda: ranks.summed({**store.held(), "process": {"peak_bytes": peak_bytes()}}),
         wire=lambda: ranks.wire(exchange),
         peers=ranks.loop,
         failed=ranks.failed,

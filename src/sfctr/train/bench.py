@@ -31,7 +31,7 @@ from .parts import Parts
 from .progress import ProgressLine
 from .ranks import ALONE, DenseRanks, Ranks
 from .run import reading_options
-from .run_dir import DELTAS, JOB, METRICS_FILE, RUN_FILE
+from .run_dir import DELTAS, HISTORY_FILE, JOB, METRICS_FILE, RUN_FILE
 from .scoring import Labels, evaluate_source, features_with_texts
 from .state import State
 from .threads import MOST_CORES, KernelThreads, candidates, cores, first_threads
@@ -168,7 +168,8 @@ class Bench:
         if not self.ranks.is_first:
             return
         if start is None:
-            (self.run_dir / METRICS_FILE).unlink(missing_ok=True)
+            for name in (METRICS_FILE, HISTORY_FILE):
+                (self.run_dir / name).unlink(missing_ok=True)
         else:
             self.log.restore(start.part("log"))
         if self.job:

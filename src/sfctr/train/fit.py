@@ -7,7 +7,7 @@ both leave the same directory behind (see run.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,14 @@ from sfctr.telemetry import ChromeTrace, Recorder, notice
 from .assembly import load_pretrained, open_sources, settled
 from .bench import Bench
 from .checkpoint_files import checkpointer
+from .history import told
 from .options import check_validation, name_of, options_from_keywords, paths_of
 from .origin import Origin
 from .progress import ProgressLine
 from .ranks import Ranks
 from .resume import check_data, check_order, find_start
 from .run import Run, build_run_model, open_store
-from .run_dir import CHECKPOINTS, RUN_FILE, began_here, claimed, next_run_dir
+from .run_dir import CHECKPOINTS, HISTORY_FILE, RUN_FILE, began_here, claimed, next_run_dir
 from .stages import bound, stage_seconds
 from .torch_threads import with_torch_threads
 from .trainer import Trainer
@@ -202,7 +203,8 @@ def train_there(
         if trainer.has_ended and (run_dir / "last").exists():
             notice(f"{run_dir}: the run has ended, at step {trainer.step:,}, and nothing is left to train")
         else:
-            _train(trainer, run_dir, progress)
+            with told(run_dir / HISTORY_FILE, trainer.place, processes=ranks.size) if ranks.is_first else nullcontext():
+                _train(trainer, run_dir, progress)
             sentence = bound(stage_seconds(recorder.seconds()), window=run.train.window)
             if sentence is not None:
                 progress.say(f"what bound the run: {sentence}")

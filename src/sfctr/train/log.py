@@ -1,15 +1,16 @@
 """metrics.jsonl: what a run was worth along the way, one JSON object a line, each line complete when it is there.
 
 After a run has gone on from a checkpoint it reads as if the run had never stopped, but for what the machine did:
-seconds, rows_per_s, stage_s, moved and wire.
+seconds, rows_per_s, stage_s, moved, held and wire.
 
 kind "train": a stretch of steps. step, epoch (from 1), rows trained so far, loss (mean over the stretch's rows), auc
 (of its last rows' scores, before the step learnt from them), lr_factor, rows_per_s, seconds since the run began;
 stage_s, seconds of each stage during the stretch (see stages.py), moved, by table what Store.table_counters counts, and
-membership, where tables have such options: by table, the counts of Store.membership. Where several processes train,
-wire: bytes that they sent to one another, by kind; and what rows, their keys and gradients among it come to with
-virtual ids, and would come to position by position (virtual_ids, positions).
-kind "valid": an evaluation. step, epoch, rows, the metrics of the validation part, "unseen" per feature, "best"
+membership, where tables have such options: by table, the counts of Store.membership. held: what Store.held tells at its
+end, and process.peak_bytes, the most memory that the process has had. Where several processes train, all of these but
+stage_s are sums over them, and there is wire: bytes that they sent to one another, by kind; and what rows, their keys
+and gradients among it come to with virtual ids, and would come to position by position (virtual_ids, positions).
+kind "valid": an evaluation. step, epoch, rows (those evaluated), the metrics of them, "unseen" per feature, "best"
 (whether the watched metric improved), lr_factor, rows_per_s, seconds; "progressive", if asked for, holds the metrics of
 the training rows since the line before, each scored before it was learnt.
 """

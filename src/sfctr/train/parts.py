@@ -108,7 +108,7 @@ class Parts:
     step_ended: told after each step, outside of it; see threads.KernelThreads.
     restore_generators: has the generators of random numbers go on from where the run that is to go on had left them.
     log: takes each line of metrics.jsonl. counters: of each table, see Store.table_counters. membership: by table with
-        such options, counts of keys; see Store.membership.
+        such options, counts of keys; see Store.membership. held: what the rows take now; see log.py.
     """
 
     model: nn.Module
@@ -123,6 +123,7 @@ class Parts:
     progress: ProgressLine
     membership: Callable[[], Mapping[str, Mapping[str, int]]] = dict
     counters: Callable[[], Mapping[str, Mapping[str, int]]] = field(default=dict)
+    held: Callable[[], Mapping[str, Mapping[str, int]]] = dict
     wire: Callable[[], Mapping[str, int]] = dict
     restore_generators: Callable[[], None] = lambda: None
     checkpoint: Checkpointing | None = None

@@ -2,6 +2,8 @@
 
 run.toml        the resolved run file
 metrics.jsonl   see log.py
+history.jsonl   see history.py
+report.html     what `sfctr report` and the end of `sfctr train` make of these
 best/ last/     saved models
 checkpoints/    see docs/format/checkpoint.md
 deltas/         see docs/format/deltas.md
@@ -23,11 +25,13 @@ from sfctr.spec.errors import ConfigError, writing
 from sfctr.store import remove_left
 from sfctr.telemetry import notice
 
-RUN_FILE, METRICS_FILE, CHECKPOINTS, DELTAS = "run.toml", "metrics.jsonl", "checkpoints", "deltas"
+RUN_FILE, METRICS_FILE, HISTORY_FILE, REPORT_FILE = "run.toml", "metrics.jsonl", "history.jsonl", "report.html"
+CHECKPOINTS, DELTAS = "checkpoints", "deltas"
 _MODELS = tuple(f"{name}{end}" for name in ("best", "last") for end in ("", ".old", ".new"))
 """Saved models, and what a save that was killed leaves of them."""
 JOB = "job"
-_OWNED = (RUN_FILE, JOB, METRICS_FILE, *_MODELS, CHECKPOINTS, DELTAS)
+_FILES = (JOB, METRICS_FILE, HISTORY_FILE, REPORT_FILE)
+_OWNED = (RUN_FILE, *_FILES, *_MODELS, CHECKPOINTS, DELTAS)
 _LOCK = "lock"
 
 
@@ -112,7 +116,7 @@ def _remove_what_failed(run_dir: Path) -> None:
     with suppress(OSError):  # not empty, or not there
         (run_dir / CHECKPOINTS).rmdir()
     if not _holds(run_dir, (*_MODELS, CHECKPOINTS)):
-        for name in (RUN_FILE, JOB, METRICS_FILE):
+        for name in (RUN_FILE, *_FILES):
             (run_dir / name).unlink(missing_ok=True)
 
 

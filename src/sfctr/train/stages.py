@@ -12,6 +12,7 @@ also waits for slower ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sfctr.telemetry import Recorder
@@ -26,7 +27,7 @@ STAGES = (
 Seconds = Mapping[str, float]
 Counters = Mapping[str, Mapping[str, int]]
 
-_THREADS_AHEAD = (("read", "unique", "share"), ("plan", "write_back", "fetch", "lift"))
+THREADS_AHEAD = (("read", "unique", "share"), ("plan", "write_back", "fetch", "lift"))
 _IS_WAITING = 0.1
 """Share of the time that training waits from which on what it waits for bounds the run."""
 
@@ -55,8 +56,35 @@ def stage_seconds(spans: Seconds) -> dict[str, float]:
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
-def bound(stage_s: Seconds, *, window: int) -> str | None:
-    """One sentence: the stage that bound a run, its share of a step, and what to do about it. None without a step.
+@dataclass(frozen=True)
+class Bound:
+    """What bound a run: a part of a step's time or a stage ahead of it, by its name; its share of the steps' seconds;
+    what it is, and what to do about it, in words."""
+
+    part: str
+    share: float
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {100 * self.share:.0f} % of the step; {self.remedy}"
+
+
+def parts_of_step(stage_s: Seconds) -> dict[str, float]:
+    """Seconds of training's own thread but for waiting: rows (features, update), model (forward, backward), ranks
+    (bring, send, sum), and other, the rest of step and bring. The step in which a line is written is not in the line's
+    "step" yet, while its parts are: a rest below zero is none."""
+    stages = dict.fromkeys(STAGES, 0.0) | dict(stage_s)
+    parts = {
+        "rows": stages["features"] + stages["update"],
+        "model": stages["forward"] + stages["backward"],
+        "ranks": stages["bring"] + stages["send"] + stages["sum"],
+    }
+    return {**parts, "other": max(0.0, stages["step"] + stages["bring"] - sum(parts.values()))}
+
+
+def bound(stage_s: Seconds, *, window: int) -> Bound | None:
+    """The stage that bound a run. None without a step.
 
     stage_s: as stage_seconds() gives them.
 
@@ -64,14 +92,9 @@ def bound(stage_s: Seconds, *, window: int) -> str | None:
     named; else the longest part of training's own thread is. A stage's share is its seconds over those of the steps.
     """
     stages = dict.fromkeys(STAGES, 0.0) | dict(stage_s)
-    parts = {
-        "rows": stages["features"] + stages["update"],
-        "model": stages["forward"] + stages["backward"],
-        "ranks": stages["bring"] + stages["send"] + stages["sum"],
-    }
+    parts = parts_of_step(stages)
     step = stages["step"] + stages["bring"]
-    parts["other"] = step - sum(parts.values())
-    ahead = [{name: stages[name] for name in thread} for thread in _THREADS_AHEAD]
+    ahead = [{name: stages[name] for name in thread} for thread in THREADS_AHEAD]
     if window == 0:
         parts |= {name: seconds for thread in ahead for name, seconds in thread.items()}
         total = step + sum(sum(thread.values()) for thread in ahead)
@@ -85,7 +108,7 @@ def bound(stage_s: Seconds, *, window: int) -> str | None:
     what, remedy = _WORDS[longest]
     if window == 0 and longest in stages:
         remedy = f"set train.window, so that it is done ahead of training, or {remedy}"
-    return f"{what}: {100 * parts[longest] / total:.0f} % of the step; {remedy}"
+    return Bound(longest, parts[longest] / total, what, remedy)
 
 
 class Stages:

@@ -420,6 +420,8 @@ class Trainer:
             keys = self.parts.membership()
             line |= {"membership": keys} if keys else {}
             line |= self._wire_line()
+            held = self.parts.held()
+            line |= {"held": held} if held else {}
             self.parts.log({"kind": "train", **self._position(), **line, **self._pace(), **self.stages.line()})
             self.stretch = Stretch()
 
@@ -437,6 +439,10 @@ class Trainer:
     def _columns(self, values: Tensor) -> Tensor:
         """[B] or [B, labels of the schema], as [B, K]."""
         return values.unsqueeze(1) if values.dim() == 1 else values[:, self.columns]
+
+    def place(self) -> dict[str, int]:
+        """Steps and rows that are trained."""
+        return {"step": self.step, "rows": self.rows}
 
     def _position(self) -> Line:
         return {"step": self.step, "epoch": self.epoch, "rows": self.rows}

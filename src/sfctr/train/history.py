@@ -1,0 +1,99 @@
+"""history.jsonl: when a run's directory was trained in, with what, and how that ended; one JSON object a line.
+
+kind "begin": training began, or went on. at (UTC, ISO 8601), step and rows that were trained before; versions of what
+decides a run's numbers; machine (name, system, processor, cores that this process may use, memory_bytes); processes.
+kind "end": it ended. at, step, rows; seconds since its "begin"; beside_s, seconds of what was done beside steps
+("evaluate", "save", "delta"); how, "finished" or what ended it, in words; notices, those given since it began. A
+process that is killed writes none.
+
+Unlike metrics.jsonl it is not cut when a run goes on from a checkpoint: it says what happened, not what the model saw.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+
+from sfctr import __version__
+from sfctr.spec.errors import SfctrError, writing
+from sfctr.telemetry import current
+
+_BESIDE = ("evaluate", "save", "delta")
+
+
+@contextmanager
+def told(path: Path, position: Callable[[], Mapping[str, int]], *, processes: int = 1) -> Iterator[None]:
+    """Writes both lines of what is trained inside. position: step and rows that are trained, when it is called.
+
+    Raises CapacityError where the first cannot be written; the other one is then not missed.
+    """
+    began, before = monotonic(), set(current().said())
+    _append(path, {"kind": "begin", **_now(position), **_with_what(), "processes": processes})
+    how = "finished"
+    try:
+        yield
+    except BaseException as error:
+        how = _words(error)
+        raise
+    finally:
+        notices = [text for text in current().said() if text not in before]
+        beside = {name: round(current().seconds().get(name, 0.0), 6) for name in _BESIDE}
+        line = {"kind": "end", **_now(position), "seconds": monotonic() - began, "beside_s": beside}
+        line |= {"how": how, "notices": notices}
+        with suppress(SfctrError, OSError):
+            _append(path, line)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _now(position: Callable[[], Mapping[str, int]]) -> dict[str, Any]:
+    return {"at": datetime.now(UTC).isoformat(timespec="seconds"), **position()}
+
+
+def _with_what() -> dict[str, Any]:
+    versions = {
+        "sfctr": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+    machine = {
+        "name": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+    return {"versions": versions, "machine": machine}
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    with suppress(OSError):
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _words(error: BaseException) -> str:
+    text = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")

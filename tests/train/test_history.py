@@ -1,0 +1,60 @@
+"""history.jsonl says when a run began and ended, with what, and how."""
+
+import json
+import os
+from datetime import datetime
+
+import pytest
+
+from sfctr import __version__
+from sfctr.spec.errors import CapacityError
+from sfctr.telemetry import Recorder, notice, span
+from sfctr.train.history import told
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_what_was_trained_inside_is_told_with_what_was_said_meanwhile(tmp_path):
+    path, place = tmp_path / "history.jsonl", {"step": 0, "rows": 0}
+    with Recorder():
+        notice("before")
+        with told(path, lambda: dict(place), processes=3):
+            notice("meanwhile")
+            with span("save"):
+                place |= {"step": 4, "rows": 40}
+    begin, end = lines_of(path)
+    assert (begin["kind"], begin["step"], begin["rows"], begin["processes"]) == ("begin", 0, 0, 3)
+    assert begin["versions"]["sfctr"] == __version__
+    assert begin["machine"]["cores"] == len(os.sched_getaffinity(0))
+    assert datetime.fromisoformat(begin["at"]) <= datetime.fromisoformat(end["at"])
+    assert (end["kind"], end["step"], end["rows"], end["how"]) == ("end", 4, 40, "finished")
+    assert end["notices"] == ["meanwhile"]
+    assert 0 < end["beside_s"]["save"] <= end["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [(CapacityError("no room\nat all"), "CapacityError: no room"), (KeyboardInterrupt(), "KeyboardInterrupt")],
+)
+def test_what_ended_it_is_told_and_raised_on(tmp_path, error, how):
+    path = tmp_path / "history.jsonl"
+    with pytest.raises(type(error)), told(path, lambda: {"step": 1, "rows": 2}):
+        raise error
+    assert [line.get("how") for line in lines_of(path)] == [None, how]
+
+
+def test_a_run_that_goes_on_adds_to_what_is_told(tmp_path):
+    path = tmp_path / "history.jsonl"
+    for _ in range(2):
+        with told(path, lambda: {"step": 1, "rows": 2}):
+            pass
+    assert [line["kind"] for line in lines_of(path)] == ["begin", "end", "begin", "end"]
+
+
+def test_an_end_that_cannot_be_told_is_not_missed(tmp_path):
+    path = tmp_path / "history.jsonl"
+    with told(path, lambda: {"step": 1, "rows": 2}):
+        path.unlink()
+        path.mkdir()

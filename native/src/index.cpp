@@ -6,17 +6,18 @@
 #include <limits>
 #include <utility>
 
+#include "sfctr/simd.h"
+
 namespace sfctr {
 namespace {
 
 constexpr std::size_t kAhead = 16;       // look-ups whose cache lines are on their way
-constexpr std::size_t kBlock = 256;      // look-ups that wait for one another's second cache lines
+constexpr std::size_t kBlock = 32;       // the same where they move in blocks
+constexpr Bucket kNoKeys{};              // of a shard without buckets
 constexpr std::uint32_t kMostBits = 16;  // keeps the directory small even if hashes were chosen to collide
 constexpr std::uint16_t kStuck = std::numeric_limits<std::uint16_t>::max();
 
 }  // namespace
-
-const Index::Bucket Index::kNoKeys{};
 
 Index::Index(bool stamped) : directory_{0}, stamped_(stamped) { shards_.emplace_back(); }
 
@@ -40,7 +41,7 @@ Index::Spot Index::spot_of(const Shard& shard, std::uint32_t home, std::uint64_t
   std::uint32_t b = home;
   do {
     const Bucket& bucket = shard.buckets()[b];
-    if (const unsigned found = bucket.match(key)) return {b, static_cast<std::uint32_t>(std::countr_zero(found))};
+    if (const unsigned found = match(bucket, key)) return {b, static_cast<std::uint32_t>(std::countr_zero(found))};
     if (bucket.passed == 0) return {kNone, 0};
     b = shard.next(b);
   } while (b != home);
@@ -59,36 +60,46 @@ std::uint32_t Index::find(std::uint64_t key) const {
   return probe(shard, shard.home(hash), key);
 }
 
-void Index::find(std::span<const std::uint64_t> keys, std::uint32_t* slots) const {
-  for (std::size_t begin = 0; begin < keys.size(); begin += kBlock) {
-    find_block(keys.subspan(begin, std::min(kBlock, keys.size() - begin)), slots + begin);
-  }
+// The home bucket of a key, on its way to the cache.
+const Bucket* Index::home_of(std::uint64_t key) const {
+  const std::uint64_t hash = mix(key);
+  const Shard& shard = shards_[shard_of(hash)];
+  const Bucket* const home = shard.num_keys == 0 ? &kNoKeys : shard.buckets() + shard.home(hash);
+  __builtin_prefetch(home);
+  return home;
 }
 
-// A key that is in its home bucket is found without a branch that depends on it. One that went on from there is put
-// off: its next bucket is on its way while the others of the block are looked up.
-void Index::find_block(std::span<const std::uint64_t> keys, std::uint32_t* slots) const {
-  const Bucket* homes[kAhead];
-  std::uint32_t late[kBlock];
-  std::size_t num_late = 0;
-  const auto home_of = [&](std::uint64_t key) {
-    const std::uint64_t hash = mix(key);
-    const Shard& shard = shards_[shard_of(hash)];
-    return shard.num_keys == 0 ? &kNoKeys : shard.buckets() + shard.home(hash);
+// Blocks of keys move through three stages, so that no line is waited for: their home buckets are asked for; these are
+// compared, and the next buckets of keys that are not there, and may have gone on, are asked for; these keys are found.
+void Index::find(std::span<const std::uint64_t> keys, std::uint32_t* slots) const {
+  struct Block {
+    std::size_t begin = 0, size = 0, num_late = 0;
+    const Bucket* homes[kBlock];
+    std::uint32_t late[kBlock];
   };
-  const std::size_t num_ahead = std::min(kAhead, keys.size());
-  for (std::size_t i = 0; i < num_ahead; ++i) __builtin_prefetch(homes[i] = home_of(keys[i]));
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const Bucket& bucket = *homes[i % kAhead];
-    if (i + kAhead < keys.size()) __builtin_prefetch(homes[i % kAhead] = home_of(keys[i + kAhead]));
-    const unsigned found = bucket.match(keys[i]);
-    const std::uint32_t is_absent = found == 0;
-    slots[i] = bucket.slots[std::countr_zero(found | is_absent)] | -is_absent;
-    late[num_late] = static_cast<std::uint32_t>(i);
-    num_late += is_absent & (bucket.passed != 0);
-    __builtin_prefetch(&bucket + is_absent);
+  Block blocks[3];
+  const std::size_t num_blocks = (keys.size() + kBlock - 1) / kBlock;
+  for (std::size_t n = 0; n < num_blocks + 2; ++n) {
+    if (n < num_blocks) {
+      Block& asked = blocks[n % 3];
+      asked.begin = n * kBlock;
+      asked.size = std::min(kBlock, keys.size() - asked.begin);
+      for (std::size_t i = 0; i < asked.size; ++i) asked.homes[i] = home_of(keys[asked.begin + i]);
+    }
+    if (n >= 1 && n - 1 < num_blocks) {
+      Block& compared = blocks[(n - 1) % 3];
+      compared.num_late = kernels().probe({.homes = compared.homes,
+                                           .keys = keys.data() + compared.begin,
+                                           .num_keys = compared.size,
+                                           .slots = slots + compared.begin,
+                                           .late = compared.late});
+    }
+    if (n < 2) continue;
+    const Block& found = blocks[(n - 2) % 3];
+    for (std::size_t i = 0; i < found.num_late; ++i) {
+      slots[found.begin + found.late[i]] = find(keys[found.begin + found.late[i]]);
+    }
   }
-  for (std::size_t i = 0; i < num_late; ++i) slots[late[i]] = find(keys[late[i]]);
 }
 
 // Apart from the look-up without stamps, whose loop should hold nothing else.
@@ -144,7 +155,7 @@ std::uint32_t Index::erase(std::uint64_t key) {
   if (slot == kNone) return kNone;
   for (std::uint32_t b = home;; b = shard.next(b)) {
     Bucket& bucket = shard.buckets()[b];
-    if (const unsigned found = bucket.match(key)) {
+    if (const unsigned found = match(bucket, key)) {
       bucket.used = static_cast<std::uint8_t>(bucket.used & ~found);
       break;
     }

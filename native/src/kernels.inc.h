@@ -16,11 +16,12 @@ namespace {
 // (in this order)
 #include "kernels_init.inc.h"
 #include "kernels_pool.inc.h"
+#include "kernels_probe.inc.h"
 #include "kernels_update.inc.h"
 }  // namespace
 
 const Kernels& table() {
-  static constexpr Kernels kTable{SFCTR_LEVEL_NAME, pool, merge, sum_rows, sum_of_squares, update, initialize};
+  static constexpr Kernels kTable{SFCTR_LEVEL_NAME, pool, merge, sum_rows, sum_of_squares, update, initialize, probe};
   return kTable;
 }
 

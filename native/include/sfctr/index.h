@@ -22,6 +22,7 @@
 #include <span>
 #include <vector>
 
+#include "sfctr/bucket.h"
 #include "sfctr/hash.h"
 #include "sfctr/memory.h"
 
@@ -102,23 +103,14 @@ class Index {
   }
 
  private:
-  static constexpr unsigned kEntries = 5;
+  static constexpr unsigned kEntries = kBucketEntries;
   static constexpr std::size_t kLargestShard = std::size_t{8} << 20;  // bytes; half a million keys, a few ms to copy
 
-  struct alignas(64) Bucket {
-    std::uint64_t keys[kEntries];
-    std::uint32_t slots[kEntries];
-    std::uint16_t passed;  // keys that went on from here; at its largest it stays there for good
-    std::uint8_t used;     // bit i: entry i holds a key
-
-    unsigned match(std::uint64_t key) const {  // bit i: entry i is this key
-      unsigned mask = 0;
-      for (unsigned i = 0; i < kEntries; ++i) mask |= static_cast<unsigned>(keys[i] == key) << i;
-      return mask & used;
-    }
-  };
-  static_assert(sizeof(Bucket) == 64);
-  static const Bucket kNoKeys;  // of a shard without buckets
+  static unsigned match(const Bucket& bucket, std::uint64_t key) {  // bit i: entry i is this key
+    unsigned mask = 0;
+    for (unsigned i = 0; i < kEntries; ++i) mask |= static_cast<unsigned>(bucket.keys[i] == key) << i;
+    return mask & bucket.used;
+  }
 
   struct Shard {               // keys whose hashes share their `depth` leading bits
     Pages pages, stamp_pages;  // the latter: empty, or a stamp for each entry
@@ -178,7 +170,7 @@ class Index {
     std::uint32_t bucket, entry;  // bucket is kNone where the key is not
   };
   static Spot spot_of(const Shard& shard, std::uint32_t home, std::uint64_t key);
-  void find_block(std::span<const std::uint64_t> keys, std::uint32_t* slots) const;
+  const Bucket* home_of(std::uint64_t key) const;
   std::uint32_t probe(const Shard& shard, std::uint32_t home, std::uint64_t key) const;
   void make_room(std::uint64_t hash);
   void grow(Shard& shard, std::uint64_t num_buckets);

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sfctr/bucket.h"
+
 namespace sfctr {
 
 enum class Pooling : std::uint8_t { kOne, kSum, kMean, kSequence };
@@ -96,6 +98,16 @@ struct InitArgs {
   float* const* records;
 };
 
+// Keys to be found in their home buckets. slots[i] becomes the slot of keys[i], or 2^32 - 1; those that are not there
+// and may have gone on to the next bucket, which is then on its way, are listed in late [num_keys].
+struct ProbeArgs {
+  const Bucket* const* homes;
+  const std::uint64_t* keys;
+  std::size_t num_keys;
+  std::uint32_t* slots;
+  std::uint32_t* late;
+};
+
 struct Kernels {
   const char* level;
   void (*pool)(const PoolArgs& args);
@@ -106,6 +118,7 @@ struct Kernels {
   double (*sum_of_squares)(const float* values, std::size_t dim);
   void (*update)(const UpdateArgs& args);
   void (*initialize)(const InitArgs& args);
+  std::size_t (*probe)(const ProbeArgs& args);  // how many are late
 };
 
 namespace baseline {

@@ -156,7 +156,8 @@ void forward(const RowGroup& group, const PyWorkingSet& ws, std::size_t begin, s
 
 // The arrays of a list, None as an empty span. `kept` holds the references while the spans are in use.
 std::vector<std::span<const float>> gradient_list(
-    nb::list list, const char* name, std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>& kept) {
+    nb::list list, const char* name, std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>& kept,
+    std::size_t first = 0) {
   std::vector<std::span<const float>> spans;
   for (nb::handle item : list) {
     if (item.is_none()) {
@@ -165,9 +166,9 @@ std::vector<std::span<const float>> gradient_list(
     }
     nb::ndarray<const float, nb::c_contig, nb::device::cpu> array;
     if (!nb::try_cast(item, array, false)) {
-      throw nb::type_error(
-          (std::string(name) + "[" + std::to_string(spans.size()) + "] must be a contiguous float32 array, or None")
-              .c_str());
+      throw nb::type_error((std::string(name) + "[" + std::to_string(first + spans.size()) +
+                            "] must be a contiguous float32 array, or None")
+                               .c_str());
     }
     spans.emplace_back(array.data(), array.size());
     kept.push_back(std::move(array));
@@ -175,10 +176,30 @@ std::vector<std::span<const float>> gradient_list(
   return spans;
 }
 
+// The same of gradients of vectors, whose rows may be apart: a matrix whose columns are neighbours is taken as it lies.
+std::vector<sfctr::GradientRows> gradient_rows(
+    nb::list list, std::vector<nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>>& kept,
+    std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>& kept_whole) {
+  std::vector<sfctr::GradientRows> rows;
+  for (nb::handle item : list) {
+    nb::ndarray<const float, nb::ndim<2>, nb::device::cpu> matrix;
+    if (!item.is_none() && nb::try_cast(item, matrix, false) && matrix.stride(1) == 1 && matrix.stride(0) >= 0) {
+      rows.emplace_back(matrix.data(), matrix.size(), static_cast<std::size_t>(matrix.stride(0)));
+      kept.push_back(std::move(matrix));
+      continue;
+    }
+    nb::list one;
+    one.append(item);
+    rows.emplace_back(gradient_list(one, "grads", kept_whole, rows.size()).front());
+  }
+  return rows;
+}
+
 void backward(const RowGroup& group, PyWorkingSet& ws, std::size_t begin, std::size_t end, nb::list grads,
               nb::list linear_grads) {
   std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>> kept;
-  const auto vectors = gradient_list(grads, "grads", kept);
+  std::vector<nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>> kept_rows;
+  const auto vectors = gradient_rows(grads, kept_rows, kept);
   const auto linear = gradient_list(linear_grads, "linear_grads", kept);
   Release release;
   group.backward(ws.core, begin, end, vectors, linear);
@@ -338,7 +359,8 @@ void bind_training(nb::class_<RowGroup>& group) {
                "def backward(self, ws: WorkingSet, begin: int, end: int, grads: list[NDArray[numpy.float32] | None], "
                "linear_grads: list[NDArray[numpy.float32] | None]) -> None"),
            "Add the gradients of rows [begin, end) to those of their unique keys. grads[f] holds as many floats as\n"
-           "forward's part of feature f, linear_grads[f] one a row; None: the feature is not reached. linear_grads may "
+           "forward's part of feature f, and as a matrix with a line a row it may be one of neighbouring columns of a\n"
+           "larger one; linear_grads[f] one a row; None: the feature is not reached. linear_grads may "
            "be\n"
            "an empty list.")
       .def("gradients", &gradients, "ws"_a,

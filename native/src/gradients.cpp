@@ -122,8 +122,7 @@ void RowGroup::start_gradients(WorkingSet& ws) const {
   gradients.any = true;
 }
 
-void RowGroup::backward(WorkingSet& ws, std::size_t begin, std::size_t end,
-                        std::span<const std::span<const float>> grads,
+void RowGroup::backward(WorkingSet& ws, std::size_t begin, std::size_t end, std::span<const GradientRows> grads,
                         std::span<const std::span<const float>> linear_grads) const {
   require_located(ws);
   ws.require_range(begin, end);
@@ -136,12 +135,15 @@ void RowGroup::backward(WorkingSet& ws, std::size_t begin, std::size_t end,
   std::vector<FeatureGradient> gradients(num_features);
   for (std::size_t f = 0; f < num_features; ++f) {
     const FeatureKeys& feature = ws.features()[f];
-    const std::span<const float> vectors = grads[f];
+    const GradientRows& vectors = grads[f];
+    const std::size_t row_floats = feature.vectors_a_row() * layout_.dim;
     const std::span<const float> linear = linear_grads.empty() ? std::span<const float>() : linear_grads[f];
-    require_size(f, "the gradient", vectors.size(), (end - begin) * feature.vectors_a_row() * layout_.dim);
+    require_size(f, "the gradient", vectors.num_floats, (end - begin) * row_floats);
     require_size(f, "the linear gradient", linear.size(), (end - begin) * layout_.linear);
     if (inits_[static_cast<std::size_t>(feature.table)].frozen) continue;
-    gradients[f] = {vectors.empty() ? nullptr : vectors.data(), linear.empty() ? nullptr : linear.data()};
+    gradients[f] = {.vectors = vectors.num_floats == 0 ? nullptr : vectors.data,
+                    .stride = vectors.is_strided ? vectors.stride : row_floats,
+                    .linear = linear.empty() ? nullptr : linear.data()};
   }
   if (!ws.gradients.any) start_gradients(ws);
   const auto differs = [](const FeatureGradient& g) { return (g.vectors == nullptr) != (g.linear == nullptr); };

@@ -38,7 +38,7 @@ void place_one(const Part& part, std::size_t f, bool scaled) {
   std::uint32_t* const next = part.out.ends.data();
   for (std::size_t b = part.begin; b < part.end; ++b) {
     const std::uint32_t k = next[ids[b]]++;
-    if (gradient.vectors) part.out.rows[k] = gradient.vectors + (b - part.begin) * part.dim;
+    if (gradient.vectors) part.out.rows[k] = gradient.vectors + (b - part.begin) * gradient.stride;
     if (scaled) part.out.scales[k] = {1, 1};
     if (gradient.linear) part.out.linear[k] = gradient.linear[b - part.begin];
   }
@@ -49,7 +49,6 @@ void place_bag(const Part& part, std::size_t f, bool scaled) {
   const std::int32_t* const ids = part.ws.trained_ids(f).data();
   const FeatureGradient gradient = part.gradients[f];
   std::uint32_t* const next = part.out.ends.data();
-  const std::size_t row_floats = feature.vectors_a_row() * part.dim;
   const std::size_t step = feature.pooling == Pooling::kSequence ? part.dim : 0;
   for (std::size_t b = part.begin; b < part.end; ++b) {
     const std::size_t row = b - part.begin, first = feature.first_position(b), last = feature.first_position(b + 1);
@@ -57,7 +56,7 @@ void place_bag(const Part& part, std::size_t f, bool scaled) {
     for (std::size_t n = first; n < last; ++n) {
       const std::uint32_t k = next[ids[n]]++;
       const float weight = feature.weights.empty() ? of_bag.weight : of_bag.weight * feature.weights[n];
-      if (gradient.vectors) part.out.rows[k] = gradient.vectors + row * row_floats + (n - first) * step;
+      if (gradient.vectors) part.out.rows[k] = gradient.vectors + row * gradient.stride + (n - first) * step;
       if (scaled) part.out.scales[k] = {of_bag.denominator, weight};
       if (gradient.linear) part.out.linear[k] = gradient.linear[row] / of_bag.denominator * weight;
     }

@@ -12,7 +12,8 @@ namespace sfctr {
 
 // A feature's gradients for rows [begin, end); both null: the feature takes no part.
 struct FeatureGradient {
-  const float* vectors = nullptr;  // shaped as forward's part of the feature
+  const float* vectors = nullptr;  // a row is shaped as one of forward's part of the feature
+  std::size_t stride = 0;          // floats from one row to the next
   const float* linear = nullptr;   // [end - begin]
 
   bool any() const { return vectors || linear; }

@@ -332,7 +332,8 @@ class RowTwin {
   }
 
   void train(Batch& batch, const std::array<Record, 2>& gradients) {
-    const std::vector<std::span<const float>> spans{gradients[0], gradients[1]};
+    const std::vector<sfctr::GradientRows> spans{std::span<const float>(gradients[0]),
+                                                 std::span<const float>(gradients[1])};
     group_.backward(batch.ws, 0, batch.size(), spans, {});
     sfctr::Hyper hyper{};
     hyper.lr = kRate;

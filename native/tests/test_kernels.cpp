@@ -90,10 +90,11 @@ std::vector<float> run(std::size_t dim, Rule rule, Element element) {
     group.locate(ws, true);
     std::vector<float> out(group.forward_floats(ws, kRows)), linear(5 * kRows);
     group.forward(ws, 0, kRows, out, linear);
-    std::vector<std::span<const float>> grads, linear_grads;
+    std::vector<sfctr::GradientRows> grads;
+    std::vector<std::span<const float>> linear_grads;
     for (std::size_t f = 0, offset = 0; f < 5; ++f) {
       const std::size_t size = kRows * ws.features()[f].vectors_a_row() * dim;
-      grads.emplace_back(out.data() + offset, size);
+      grads.emplace_back(std::span<const float>(out.data() + offset, size));
       linear_grads.emplace_back(linear.data() + f * kRows, kRows);
       offset += size;
     }

@@ -258,7 +258,7 @@ void rows_of_four_bytes_keep_the_files_within_the_bound() {
   group.import_rows(0, keys, Record(kKeys));
   keys.resize(kBatch);
   const Record gradients(kBatch, 1.0f);
-  const std::vector<std::span<const float>> spans{gradients};
+  const std::vector<sfctr::GradientRows> spans{std::span<const float>(gradients)};
   for (std::uint64_t step = 1; step <= 300; ++step) {
     for (std::uint64_t& key : keys) key = random() % kKeys;
     WorkingSet ws(

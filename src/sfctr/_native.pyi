@@ -371,7 +371,8 @@ class RowGroup:
     def backward(self, ws: WorkingSet, begin: int, end: int, grads: list[NDArray[numpy.float32] | None], linear_grads: list[NDArray[numpy.float32] | None]) -> None:
         """
         Add the gradients of rows [begin, end) to those of their unique keys. grads[f] holds as many floats as
-        forward's part of feature f, linear_grads[f] one a row; None: the feature is not reached. linear_grads may be
+        forward's part of feature f, and as a matrix with a line a row it may be one of neighbouring columns of a
+        larger one; linear_grads[f] one a row; None: the feature is not reached. linear_grads may be
         an empty list.
         """
 

@@ -42,6 +42,26 @@ def test_duplicates_are_merged_before_one_sgd_update(one, batch):
         assert store.steps == 1
 
 
+LAYOUTS = {
+    "as a part of wider rows": lambda gradient: gradient,
+    "rows one after the other": torch.Tensor.contiguous,
+    "by column": lambda gradient: gradient.t().contiguous().t(),
+    "one row for all": lambda gradient: gradient[:1].expand(gradient.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_how_a_gradient_lies_in_memory_changes_no_row(one, batch, layout):
+    gradient = LAYOUTS[layout](torch.arange(3 * 5.0).reshape(3, 5)[:, 1:3])  # two of five columns
+    schema = schema_with(sfctr.Categorical("item"))
+    with sfctr.Store([sfctr.Table("item", dim=2, init=ONES, optimizer=sfctr.SGD(lr=1.0))]) as store:
+        for ready in sfctr.Lookahead([batch({"item": one([7, 9, 7])}, 3)], store, schema=schema):
+            ready.features()["item"].backward(gradient)
+            ready.step(None)
+        of_7, of_9 = ([2, 4], [1, 2]) if layout == "one row for all" else ([12, 14], [6, 7])
+        assert rows_of(store, "item") == {7: [1 - g for g in of_7], 9: [1 - g for g in of_9]}
+
+
 def test_a_batch_sees_what_the_batch_before_it_changed(one, batch):
     schema = schema_with(sfctr.Categorical("item"))
     batches = [batch({"item": one([1, 2])}, 2), batch({"item": one([2, 3])}, 2), batch({"item": one([2, 1])}, 2)]

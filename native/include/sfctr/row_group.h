@@ -76,6 +76,19 @@ namespace sfctr {
 struct KeyBlock;
 struct FeatureGradient;
 
+// The gradient of a feature, for some rows of the batch: `floats` in all, a row's one behind the other, and each row
+// `stride` floats after the one before; the rows follow each other where it is made of a span. Empty: not reached.
+struct GradientRows {
+  GradientRows() = default;
+  GradientRows(std::span<const float> all) : data(all.data()), num_floats(all.size()) {}
+  GradientRows(const float* first, std::size_t floats, std::size_t apart)
+      : data(first), num_floats(floats), stride(apart), is_strided(true) {}
+
+  const float* data = nullptr;
+  std::size_t num_floats = 0, stride = 0;
+  bool is_strided = false;
+};
+
 class RowGroup {
  public:
   // REQUIRES: dim 0 goes with linear, and a vector rule of kNone with dim 0; dim is at most kMaxDim; tiers.disk can be
@@ -138,7 +151,7 @@ class RowGroup {
   // or empty: that feature is not reached; likewise linear_grads[f], [end - begin], or no entry at all. The
   // contributions to a key are taken in the order feature, row, position. Features of frozen tables count for nothing;
   // what comes to a refused key goes to its table's rare row, or nowhere.
-  void backward(WorkingSet& ws, std::size_t begin, std::size_t end, std::span<const std::span<const float>> grads,
+  void backward(WorkingSet& ws, std::size_t begin, std::size_t end, std::span<const GradientRows> grads,
                 std::span<const std::span<const float>> linear_grads) const;
 
   // Throws std::runtime_error unless backward has been called since the working set was located here.

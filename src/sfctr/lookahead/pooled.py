@@ -94,9 +94,8 @@ class PooledInRam(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
         rows, working_set, begin, end, num_features = ctx.lookup
-        arrays = [None if g is None else g.to(torch.float32).contiguous().numpy() for g in gradients]
-        vectors, linear = arrays[:num_features], arrays[num_features:]
-        rows.backward(working_set, begin, end, [_flat(a) for a in vectors], [_flat(a) for a in linear])
+        vectors, linear = gradients[:num_features], gradients[num_features:]
+        rows.backward(working_set, begin, end, [_rows(g) for g in vectors], [_flat(g) for g in linear])
         return (None,) * 6
 
 
@@ -117,5 +116,15 @@ class PooledOnDevice(torch.autograd.Function):
         return (None,) * 4
 
 
-def _flat(array: F32 | None) -> F32 | None:
-    return None if array is None or array.size == 0 else array.reshape(-1)
+def _rows(gradient: Tensor | None) -> F32 | None:
+    """Of [B, D] as it lies, where columns are neighbours: mostly it is a part of the gradient of all features."""
+    if gradient is None or gradient.dim() != 2 or gradient.stride(1) != 1 or gradient.dtype != torch.float32:
+        return _flat(gradient)
+    return gradient.numpy() if gradient.numel() else None
+
+
+def _flat(gradient: Tensor | None) -> F32 | None:
+    if gradient is None or gradient.numel() == 0:
+        return None
+    found: F32 = gradient.to(torch.float32).contiguous().numpy().reshape(-1)
+    return found

@@ -33,10 +33,18 @@ SFCTR_INLINE bool may_stream(const float* out, std::size_t dim) {
   return dim >= kFromDim && dim % 16 == 0 && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
 }
 
+constexpr std::size_t kAhead = 16;  // rows that are on their way
+
+// Of a record, the last word that pooling reads.
+template <class Stored>
+SFCTR_INLINE std::size_t last_pooled(const PoolArgs& a, std::size_t dim) {
+  const std::size_t words = words_of<Stored>(dim);
+  return a.linear_out || dim == 0 ? words : words - 1;
+}
+
 template <bool Stream, class Stored, class Dim>
 SFCTR_INLINE void pool_one(const PoolArgs& a, Dim dim) {
-  constexpr std::size_t kAhead = 16;  // rows that are on their way
-  const std::size_t words = words_of<Stored>(dim), last = a.linear_out || dim == 0 ? words : words - 1;
+  const std::size_t words = words_of<Stored>(dim), last = last_pooled<Stored>(a, dim);
   for (std::size_t b = a.begin; b < a.end; ++b) {
     if (b + kAhead < a.end) prefetch_row<0>(a.records[a.ids[b + kAhead]], last);
     const float* const record = a.records[a.ids[b]];
@@ -75,8 +83,12 @@ SFCTR_INLINE void pool_bag_vectors(const PoolArgs& a, Dim dim, std::size_t first
 
 template <class Stored, class Dim>
 SFCTR_INLINE void pool_bag(const PoolArgs& a, Dim dim) {
+  const std::size_t last_word = last_pooled<Stored>(a, dim), end = static_cast<std::size_t>(a.offsets[a.end]);
   for (std::size_t b = a.begin; b < a.end; ++b) {
     const auto first = static_cast<std::size_t>(a.offsets[b]), last = static_cast<std::size_t>(a.offsets[b + 1]);
+    for (std::size_t n = first; n < last && n + kAhead < end; ++n) {
+      prefetch_row<0>(a.records[a.ids[n + kAhead]], last_word);
+    }
     const float denominator = a.pooling == Pooling::kMean ? bag_denominator(a, first, last) : 1;
     pool_bag_vectors<Stored>(a, dim, first, last, denominator, a.out + (b - a.begin) * dim);
     if (!a.linear_out) continue;

@@ -178,13 +178,14 @@ std::vector<std::span<const float>> gradient_list(
 
 // The same of gradients of vectors, whose rows may be apart: a matrix whose columns are neighbours is taken as it lies.
 std::vector<sfctr::GradientRows> gradient_rows(
-    nb::list list, std::vector<nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>>& kept,
+    nb::list list, std::size_t num_rows, std::vector<nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>>& kept,
     std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>& kept_whole) {
   std::vector<sfctr::GradientRows> rows;
   for (nb::handle item : list) {
     nb::ndarray<const float, nb::ndim<2>, nb::device::cpu> matrix;
-    if (!item.is_none() && nb::try_cast(item, matrix, false) && matrix.stride(1) == 1 && matrix.stride(0) >= 0) {
-      rows.emplace_back(matrix.data(), matrix.size(), static_cast<std::size_t>(matrix.stride(0)));
+    if (!item.is_none() && nb::try_cast(item, matrix, false) && matrix.shape(0) == num_rows && matrix.stride(1) == 1 &&
+        matrix.stride(0) >= 0) {
+      rows.emplace_back(matrix.data(), num_rows, matrix.shape(1), static_cast<std::size_t>(matrix.stride(0)));
       kept.push_back(std::move(matrix));
       continue;
     }
@@ -199,7 +200,7 @@ void backward(const RowGroup& group, PyWorkingSet& ws, std::size_t begin, std::s
               nb::list linear_grads) {
   std::vector<nb::ndarray<const float, nb::c_contig, nb::device::cpu>> kept;
   std::vector<nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>> kept_rows;
-  const auto vectors = gradient_rows(grads, kept_rows, kept);
+  const auto vectors = gradient_rows(grads, end - begin, kept_rows, kept);
   const auto linear = gradient_list(linear_grads, "linear_grads", kept);
   Release release;
   group.backward(ws.core, begin, end, vectors, linear);

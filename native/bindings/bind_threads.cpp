@@ -28,9 +28,9 @@ void bind_threads(nb::module_& m) {
         return nb::ndarray<nb::numpy, float, nb::ndim<1>>(data, {size}, owner);
       },
       "size"_a,
-      "float32 [size] whose contents are undefined. Its memory begins at a cache line, and is that of an array which "
-      "was"
-      "\ngiven back, where there is one: fresh pages would cost a fault each.");
+      "float32 [size] whose contents are undefined. It begins at a cache line, and the memory of a large one is that "
+      "of\n"
+      "an array which was given back, where there is one: fresh pages would cost a fault each.");
   m.def("simd_level", &sfctr::simd_level, "The level of the kernels in use: the best of simd_levels() unless set.");
   m.def("simd_levels", &sfctr::simd_levels, "Levels that this processor can run, the plainest first.");
   m.def(

@@ -139,10 +139,14 @@ void RowGroup::backward(WorkingSet& ws, std::size_t begin, std::size_t end, std:
     const std::size_t row_floats = feature.vectors_a_row() * layout_.dim;
     const std::span<const float> linear = linear_grads.empty() ? std::span<const float>() : linear_grads[f];
     require_size(f, "the gradient", vectors.num_floats, (end - begin) * row_floats);
+    if (vectors.num_rows > 0 && vectors.num_floats > 0 && vectors.num_rows != end - begin) {
+      throw std::invalid_argument("the gradient of feature " + std::to_string(f) + " has " +
+                                  std::to_string(vectors.num_rows) + " rows and needs " + std::to_string(end - begin));
+    }
     require_size(f, "the linear gradient", linear.size(), (end - begin) * layout_.linear);
     if (inits_[static_cast<std::size_t>(feature.table)].frozen) continue;
     gradients[f] = {.vectors = vectors.num_floats == 0 ? nullptr : vectors.data,
-                    .stride = vectors.is_strided ? vectors.stride : row_floats,
+                    .stride = vectors.num_rows > 0 ? vectors.stride : row_floats,
                     .linear = linear.empty() ? nullptr : linear.data()};
   }
   if (!ws.gradients.any) start_gradients(ws);

@@ -1,6 +1,10 @@
 // All kernels of one SIMD level: included once by each of kernels_{baseline,avx2,avx512}.cpp, which name the level.
 // Everything but table() has internal linkage: if two levels shared an inline function, the linker could give the plain
 // level code that only a newer processor runs.
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include "sfctr/kernels.h"
 #include "sfctr/philox.h"
 #include "sfctr/power.h"

@@ -27,10 +27,8 @@ SFCTR_INLINE void prefetch_row(const float* row, std::size_t last) {
   __builtin_prefetch(row + last, kWrite);
 }
 
-// Vectors of a batch that would push everything else out of the caches are better written past them.
-SFCTR_INLINE bool may_stream(const float* out, std::size_t dim) {
-  constexpr std::size_t kFromDim = 32;
-  return dim >= kFromDim && dim % 16 == 0 && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+SFCTR_INLINE bool can_stream(const PoolArgs& a) {
+  return a.stream && a.dim % 16 == 0 && reinterpret_cast<std::uintptr_t>(a.out) % 64 == 0;
 }
 
 constexpr std::size_t kAhead = 16;  // rows that are on their way
@@ -120,7 +118,7 @@ SFCTR_INLINE void pool_sequence(const PoolArgs& a, Dim dim) {
 template <class Stored>
 void pool_rows(const PoolArgs& a) {
   with_dim(a.dim, [&](auto dim) {
-    if (a.pooling == Pooling::kOne && may_stream(a.out, dim)) return pool_one<true, Stored>(a, dim);
+    if (a.pooling == Pooling::kOne && can_stream(a)) return pool_one<true, Stored>(a, dim);
     if (a.pooling == Pooling::kOne) return pool_one<false, Stored>(a, dim);
     if (a.pooling == Pooling::kSequence) return pool_sequence<Stored>(a, dim);
     pool_bag<Stored>(a, dim);

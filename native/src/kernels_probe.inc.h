@@ -3,11 +3,8 @@
 // Bit i: entry i is this key.
 SFCTR_INLINE unsigned match(const Bucket* bucket, std::uint64_t key) {
 #if defined(__AVX512F__)
-  typedef long long Line __attribute__((vector_size(64)));
-  Line line;
-  __builtin_memcpy(&line, bucket, sizeof line);
-  const Line wanted = Line{} + static_cast<long long>(key);
-  const unsigned equal = __builtin_ia32_pcmpeqq512_mask(line, wanted, 0x1F);
+  const __m512i line = _mm512_load_si512(bucket), wanted = _mm512_set1_epi64(static_cast<long long>(key));
+  const unsigned equal = _mm512_mask_cmpeq_epi64_mask((1u << kBucketEntries) - 1, line, wanted);
 #else
   unsigned equal = 0;
   for (unsigned i = 0; i < kBucketEntries; ++i) equal |= static_cast<unsigned>(bucket->keys[i] == key) << i;

@@ -33,13 +33,13 @@ SFCTR_INLINE void store(float* to, const Vec<W>& vector) {
 template <int W>
 SFCTR_INLINE void stream(float* to, const Vec<W>& vector) {
 #if defined(__AVX512F__)
-  if constexpr (W == 16) return __builtin_ia32_movntps512(to, vector);
+  if constexpr (W == 16) return _mm512_stream_ps(to, vector);
 #endif
 #if defined(__AVX2__)
   if constexpr (W == 16) {
     Vec<8> halves[2];
     __builtin_memcpy(halves, &vector, sizeof halves);
-    for (int i = 0; i < 2; ++i) __builtin_ia32_movntps256(to + 8 * i, halves[i]);
+    for (int i = 0; i < 2; ++i) _mm256_stream_ps(to + 8 * i, halves[i]);
     return;
   }
 #endif
@@ -47,7 +47,7 @@ SFCTR_INLINE void stream(float* to, const Vec<W>& vector) {
   if constexpr (W == 16) {
     Vec<4> quarters[4];
     __builtin_memcpy(quarters, &vector, sizeof quarters);
-    for (int i = 0; i < 4; ++i) __builtin_ia32_movntps(to + 4 * i, quarters[i]);
+    for (int i = 0; i < 4; ++i) _mm_stream_ps(to + 4 * i, quarters[i]);
     return;
   }
 #endif
@@ -55,7 +55,7 @@ SFCTR_INLINE void stream(float* to, const Vec<W>& vector) {
 }
 SFCTR_INLINE void end_streaming() {
 #if defined(__SSE2__)
-  __builtin_ia32_sfence();
+  _mm_sfence();
 #endif
 }
 

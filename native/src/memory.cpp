@@ -49,6 +49,8 @@ detail::Block map(std::size_t num_bytes) {
 }
 
 class BlockCache {
+  static constexpr std::size_t kEpoch = 1024;
+
  public:
   BlockCache() {
     // A fork while another thread holds the mutex must not leave the child with a locked one.
@@ -86,7 +88,11 @@ class BlockCache {
     in_use_ -= block.num_bytes;
     kept_ += block.num_bytes;
     free_.push_back(block);
-    while (kept_ > 0 && in_use_ + kept_ > most_in_use_) drop_oldest();
+    if (++num_given_ % kEpoch == 0) {
+      most_before_ = most_in_use_;
+      most_in_use_ = in_use_;
+    }
+    drop_excess();
   }
 
   std::size_t num_bytes() {
@@ -98,7 +104,11 @@ class BlockCache {
   void count_in(std::size_t num_bytes) {
     in_use_ += num_bytes;
     most_in_use_ = std::max(most_in_use_, in_use_);
-    while (kept_ > 0 && in_use_ + kept_ > most_in_use_) drop_oldest();
+    drop_excess();
+  }
+
+  void drop_excess() noexcept {
+    while (kept_ > 0 && in_use_ + kept_ > std::max(most_before_, most_in_use_)) drop_oldest();
   }
 
   void drop_oldest() noexcept {
@@ -112,7 +122,9 @@ class BlockCache {
   std::mutex mutex_;
   std::vector<detail::Block> free_;  // those not in use, the oldest first
   std::size_t num_blocks_ = 0;       // in use and free
-  std::size_t in_use_ = 0, kept_ = 0, most_in_use_ = 0;
+  std::size_t in_use_ = 0, kept_ = 0;
+  std::size_t num_given_ = 0;                      // blocks; kEpoch of them are an epoch
+  std::size_t most_in_use_ = 0, most_before_ = 0;  // in this epoch, in the one before
 };
 
 }  // namespace

@@ -11,6 +11,9 @@ namespace sfctr {
 namespace {
 
 constexpr std::size_t kRows = 512;  // of a task
+// Vectors of a batch that would push everything else out of a core's caches are written past them.
+constexpr std::size_t kStreamedBytes = std::size_t{8} << 20;
+constexpr std::size_t kLeastStreamed = 32;  // columns: shorter vectors gain nothing
 
 PoolArgs pool_args(const WorkingSet& ws, std::size_t f, const Layout& layout) {
   const FeatureKeys& feature = ws.features()[f];
@@ -25,7 +28,8 @@ PoolArgs pool_args(const WorkingSet& ws, std::size_t f, const Layout& layout) {
           .weights = feature.weights.empty() ? nullptr : feature.weights.data(),
           .records = ws.located.records.data(),
           .out = nullptr,
-          .linear_out = nullptr};
+          .linear_out = nullptr,
+          .stream = false};
 }
 
 }  // namespace
@@ -58,6 +62,7 @@ void RowGroup::forward(const WorkingSet& ws, std::size_t begin, std::size_t end,
   parallel_for(num_features * tasks_a_feature, [&](std::size_t task) {
     const std::size_t f = task / tasks_a_feature, first = task % tasks_a_feature * kRows;
     PoolArgs args = pool_args(ws, f, layout_);
+    args.stream = layout_.dim >= kLeastStreamed && out.size_bytes() >= kStreamedBytes;
     args.begin = begin + first;
     args.end = begin + std::min(first + kRows, num_rows);
     args.out = parts[f] + first * ws.features()[f].vectors_a_row() * layout_.dim;

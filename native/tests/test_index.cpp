@@ -10,6 +10,7 @@
 #include "check.h"
 #include "sfctr/hash.h"
 #include "sfctr/index.h"
+#include "sfctr/simd.h"
 
 namespace {
 
@@ -323,8 +324,17 @@ void nothing_that_is_expected_is_all_that_is_known() {
 
 }  // namespace
 
+void all_levels_find_the_same() {
+  for (const std::string& level : sfctr::simd_levels()) {
+    sfctr::set_simd_level(level);
+    for (std::uint64_t num_keys = 2; num_keys < 40; ++num_keys) a_few_keys_come_and_go(num_keys);
+    random_schedule(4, 3000, 1);
+  }
+}
+
 int main() {
   alarm(240);  // a look-up that goes on for ever ends here
+  all_levels_find_the_same();
   no_key_value_is_special();
   a_small_index_stays_small();
   for (std::uint64_t num_keys = 2; num_keys < 40; ++num_keys) a_few_keys_come_and_go(num_keys);

@@ -88,8 +88,9 @@ std::vector<float> run(std::size_t dim, Rule rule, Element element) {
     const Batch batch(step % 2);
     WorkingSet ws = batch.working_set();
     group.locate(ws, true);
-    std::vector<float> out(group.forward_floats(ws, kRows)), linear(5 * kRows);
-    group.forward(ws, 0, kRows, out, linear);
+    sfctr::Buffer<float> out(group.forward_floats(ws, kRows));
+    std::vector<float> linear(5 * kRows);
+    group.forward(ws, 0, kRows, out.span(), linear);
     std::vector<sfctr::GradientRows> grads;
     std::vector<std::span<const float>> linear_grads;
     for (std::size_t f = 0, offset = 0; f < 5; ++f) {
@@ -128,6 +129,30 @@ void levels_and_threads_agree(std::size_t dim, Rule rule, Element element) {
   }
 }
 
+// Large outputs go past the caches, but for those that do not lie on a line.
+void streamed_vectors_are_the_rows(std::size_t dim) {
+  constexpr std::size_t kMany = 66'000;
+  std::vector<std::uint64_t> keys;
+  for (std::size_t b = 0; b < kMany; ++b) keys.push_back(b * b % 100);
+  RowGroup group(dim, Rule::kSgd, Rule::kNone, false, {{.seed = 1, .null_seed = 2, .normal = true, .a = 0, .b = 1}});
+  for (const std::string& level : sfctr::simd_levels()) {
+    sfctr::set_simd_level(level);
+    for (const std::size_t offset : {0, 1}) {
+      WorkingSet ws(1, kMany,
+                    {{.table = 0, .pooling = Pooling::kOne, .keys = keys, .offsets = {}, .nulls = {}, .weights = {}}});
+      group.locate(ws, true);
+      sfctr::Buffer<float> out(kMany * dim + offset);
+      const std::span<float> vectors = out.span().subspan(offset);
+      group.forward(ws, 0, kMany, vectors, {});
+      for (std::size_t b = 0; b < kMany; ++b) {
+        const float* const row = ws.located.records[static_cast<std::size_t>(ws.virtual_ids(0)[b])];
+        CHECK(std::memcmp(vectors.data() + b * dim, row, dim * sizeof(float)) == 0);
+      }
+      group.discard(ws);
+    }
+  }
+}
+
 void an_unknown_level_or_rule_is_refused() {
   CHECK_THROWS(std::invalid_argument, sfctr::set_simd_level("sse9"));
   CHECK_THROWS(std::invalid_argument, sfctr::rule_named("lion"));
@@ -145,5 +170,6 @@ int main() {
   }
   // A row of bf16 that takes more random words than are made at once.
   levels_and_threads_agree(1030, Rule::kSgd, Element::kBfloat16);
+  for (const std::size_t dim : {32, 40, 48}) streamed_vectors_are_the_rows(dim);
   an_unknown_level_or_rule_is_refused();
 }

@@ -113,8 +113,8 @@ def set_num_threads(n: int) -> None:
 
 def empty_floats(size: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
     """
-    float32 [size] whose contents are undefined. Its memory begins at a cache line, and is that of an array which was
-    given back, where there is one: fresh pages would cost a fault each.
+    float32 [size] whose contents are undefined. It begins at a cache line, and the memory of a large one is that of
+    an array which was given back, where there is one: fresh pages would cost a fault each.
     """
 
 def simd_level() -> str:

@@ -38,6 +38,7 @@ struct PoolArgs {
   const float* const* records;  // virtual id -> vector, then after its words the first-order weight
   float* out;                   // (end - begin) * dim, or * max_length * dim; null where dim is 0
   float* linear_out;            // (end - begin), or null
+  bool stream;                  // out goes past the caches, where it can
 };
 
 // What a position's gradient is divided and multiplied by, in this order, before it is added.

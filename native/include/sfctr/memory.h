@@ -37,7 +37,8 @@ class Pages {
   std::size_t num_bytes_ = 0;
 };
 
-// Bytes that buffers hold, those kept for reuse included. The cache keeps no more than was once in use at a time.
+// Bytes that buffers hold, those kept for reuse included. The cache keeps no more than was in use at a time
+// lately: among the last one or two thousand buffers given back.
 std::size_t scratch_bytes();
 
 namespace detail {

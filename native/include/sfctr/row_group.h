@@ -39,7 +39,7 @@
 //
 // What a snapshot adds to this is said at the head of snapshot.cpp.
 //
-// One thread plans and fetches, another one trains (forward to update) and reads (view, find, export); they may be the
+// One thread plans, one fetches, one trains (forward to update) and reads (view, find, export); any of them may be the
 // same. mutex_ guards index, frames and log; records in frames belong to whoever the pins say.
 #pragma once
 
@@ -76,17 +76,18 @@ namespace sfctr {
 struct KeyBlock;
 struct FeatureGradient;
 
-// The gradient of a feature, for some rows of the batch: `floats` in all, a row's one behind the other, and each row
-// `stride` floats after the one before; the rows follow each other where it is made of a span. Empty: not reached.
+// The gradient of a feature for some rows of the batch: num_floats in all, which follow each other, or else rows of
+// num_floats / num_rows that begin `stride` floats apart. Empty: the feature is not reached.
 struct GradientRows {
   GradientRows() = default;
   GradientRows(std::span<const float> all) : data(all.data()), num_floats(all.size()) {}
-  GradientRows(const float* first, std::size_t floats, std::size_t apart)
-      : data(first), num_floats(floats), stride(apart), is_strided(true) {}
+  GradientRows(const float* first, std::size_t rows, std::size_t columns, std::size_t apart)
+      : data(first), num_floats(rows * columns), num_rows(rows), stride(apart) {}
 
   const float* data = nullptr;
-  std::size_t num_floats = 0, stride = 0;
-  bool is_strided = false;
+  std::size_t num_floats = 0;
+  std::size_t num_rows = 0;  // 0: all floats follow each other
+  std::size_t stride = 0;
 };
 
 class RowGroup {

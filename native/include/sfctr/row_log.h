@@ -136,8 +136,8 @@ class RowLog {
   // has another one there, is set aside: nothing more of it is moved, and its garbage is kept until all its records
   // have gone. Whoever wants the damaged record meets the error. A budget of compaction_bytes(records appended) for
   // each append keeps the files within live / (1 - max_garbage) and the segments not yet complete. Throws what append
-  // throws; a record is then either moved and told of, or where it was. REQUIRES: neither function throws or calls the
-  // log.
+  // throws, and `holds`; a record is then either moved and told of, or where it was. REQUIRES: `moved` does not throw,
+  // and neither calls the log.
   bool compact(std::size_t budget_bytes, const Holds& holds, const Moved& moved);
 
   // What so many records appended ask of compact(): the bytes that they take in files, over max_garbage.

@@ -1,4 +1,4 @@
-"""The threads of look-ahead: one reads batches and finds their unique keys, one plans and fetches, in order.
+"""The threads of look-ahead: one reads batches and finds their unique keys, one or two plan and fetch, in order.
 
             reader                    planner                     consumer
   batches ────────▶ known (announced) ────────▶ ready (in place) ────────▶ in training
@@ -70,8 +70,8 @@ class Pipeline:
 
     def _start(self, name: str, work: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=copy_context().run, args=(work,), name=f"sfctr-lookahead-{name}", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
         return thread
 
     def next(self) -> Prepared | None:
@@ -253,12 +253,12 @@ class Pipeline:
         return store.is_spilling and not store.has_device_tier
 
     def _hand_over(self, prepared: Prepared) -> None:
+        if self._fetcher is None:  # before it is given the batch: there may be no thread to be had
+            self._fetcher = self._start("fetcher", self._fetch)
         with self._changed:
             self._planned.append((self._num_placed, prepared))
             self._planning = None
             self._changed.notify_all()
-        if self._fetcher is None:
-            self._fetcher = self._start("fetcher", self._fetch)
 
     def _take_known(self) -> bool:
         with self._changed:

@@ -1,8 +1,10 @@
 """What a run came to, by figures worked out by hand from the lines of made_runs."""
 
 import pytest
-from made_runs import BEGIN, END, RUN_FILE, counts, make_run
+from made_runs import BEGIN, END, RUN_FILE, counts, make_run, train_line
 
+from sfctr.report import pictures
+from sfctr.report.comparison_page import _pace
 from sfctr.report.findings import (
     best_line,
     bound_of,
@@ -43,13 +45,26 @@ def test_what_bound_it_is_what_made_training_wait(record):
 def test_each_thread_has_its_parts(record):
     assert threads_of(record) == {
         "training": {"rows": 8.0, "model": 22.0, "other": 2.0, "wait": 8.0},
-        "placing ahead": {"fetch": 18.0},
+        "fetching ahead": {"fetch": 18.0},
     }
+
+
+def test_fetching_is_a_thread_of_its_own_but_where_rows_are_moved_to_a_device(tmp_path):
+    spent = {"step": 10.0, "wait": 3.0, "read": 12.0, "plan": 7.0, "fetch": 6.0}
+    record = read_record(make_run(tmp_path / "run", [train_line(10, stage_s=spent)]))
+    ahead = {"reading ahead": {"read": 12.0}, "placing ahead": {"plan": 7.0}, "fetching ahead": {"fetch": 6.0}}
+    assert threads_of(record) == {"training": {"other": 10.0, "wait": 3.0}, **ahead}
+    lifted = read_record(make_run(tmp_path / "lifted", [train_line(10, stage_s={**spent, "lift": 1.0})]))
+    assert threads_of(lifted)["placing ahead"] == {"plan": 7.0, "fetch": 6.0, "lift": 1.0}
 
 
 def test_without_a_window_one_thread_does_all(tmp_path):
     record = read_record(make_run(tmp_path / "run", run_file=RUN_FILE + "window = 0\n"))
     assert threads_of(record) == {"training": {"rows": 8.0, "model": 22.0, "other": 2.0, "fetch": 18.0}}
+    assert step_seconds(record) == 50.0
+    assert _pace(record) == [(1000, 1000 / 25), (2000, 1000 / 25)]
+    (picture,) = (each for each in pictures.time(record) if each.title == "Rows a second")
+    assert list(picture.series[0].ys) == [40.0, 40.0]
 
 
 def test_hit_rates_are_of_keys_that_had_a_row(record):

@@ -29,6 +29,8 @@ STEP = {"step": 10.0, "features": 1.0, "forward": 3.0, "backward": 4.0, "update"
             {"wait": 10, "read": 9, "plan": 1, "fetch": 12.2},
             "fetch from disk: 61 % of the step; raise tiers.ram or train.window",
         ),
+        (4, {"wait": 3, "read": 12, "plan": 7, "fetch": 6}, "reading: 92 % of the step; raise data.threads"),
+        (4, {"wait": 3, "read": 12, "plan": 7, "fetch": 6, "lift": 0.1}, "planning where rows go: 54 % of the step"),
         (4, {"wait": 10, "plan": 14, "write_back": 12}, "writing rows back to disk: 60 % of the step; raise tiers.ram"),
         (4, {"wait": 10, "plan": 14, "write_back": 2}, "planning where rows go: 60 % of the step; raise"),
         (

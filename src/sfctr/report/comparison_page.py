@@ -12,7 +12,18 @@ from sfctr.spec.struct_tree import entry_name, join_path, shown, to_plain
 from sfctr.train.log import Line
 
 from . import words
-from .findings import best_line, bound_of, rows_per_second, rows_trained, state_of, step_seconds, uses_of, wall_seconds
+from .findings import (
+    best_line,
+    bound_of,
+    parts_of_training,
+    rows_per_second,
+    rows_trained,
+    state_of,
+    step_seconds,
+    uses_of,
+    wall_seconds,
+    window_of,
+)
 from .html import Html, figures, page, paragraph, section, table, text
 from .pictures import Picture, Scale, Series, at, rates
 from .record import Record, number
@@ -154,8 +165,7 @@ def _seconds(record: Record, line: Line) -> float:
 def _pace(record: Record) -> Points:
     found, before = [], 0.0
     for line in record.train:
-        spent = line.get("stage_s", {})
-        seconds = sum(spent.get(name, 0.0) for name in ("step", "bring", "wait"))
+        seconds = sum(parts_of_training(line.get("stage_s", {}), window_of(record)).values())
         rows = record.rows_at(line)
         if seconds > 0:
             found.append((rows, (rows - before) / seconds))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sfctr.spec.tables import Table
 from sfctr.train.log import Line
-from sfctr.train.stages import THREADS_AHEAD, Bound, bound, parts_of_step
+from sfctr.train.stages import STAGES_AHEAD, Bound, bound, parts_of_step, threads_ahead
 
 from .record import Record, number
 
@@ -77,9 +77,15 @@ def wall_seconds(record: Record) -> float | None:
     return number(record.last.get("seconds"))
 
 
+def parts_of_training(stage_s: Mapping[str, float], window: int) -> dict[str, float]:
+    """Seconds of training's own thread, by its parts: waits for batches, or with window 0 what makes them ready."""
+    names = ("wait",) if window else STAGES_AHEAD
+    return {**parts_of_step(stage_s), **{name: stage_s.get(name, 0.0) for name in names}}
+
+
 def step_seconds(record: Record) -> float:
-    """Of all steps, waits for their batches included."""
-    return sum(record.stage_s[name] for name in ("step", "bring", "wait"))
+    """Of all steps, what they took to get their batches included."""
+    return sum(parts_of_training(record.stage_s, window_of(record)).values())
 
 
 def rows_per_second(record: Record) -> float | None:
@@ -100,16 +106,9 @@ def window_of(record: Record) -> int:
 
 def threads_of(record: Record) -> dict[str, dict[str, float]]:
     """By thread, seconds of its parts over the whole run; the first is training's own. One alone with window 0."""
-    own = parts_of_step(record.stage_s)
-    ahead: list[dict[str, float]] = [{name: record.stage_s[name] for name in names} for names in THREADS_AHEAD]
-    if window_of(record) == 0:
-        found = {"training": {**own, **{name: seconds for each in ahead for name, seconds in each.items()}}}
-    else:
-        found = {
-            "training": {**own, "wait": record.stage_s["wait"]},
-            "reading ahead": ahead[0],
-            "placing ahead": ahead[1],
-        }
+    window = window_of(record)
+    found = {"training": parts_of_training(record.stage_s, window)}
+    found |= threads_ahead(record.stage_s) if window else {}
     kept = {
         thread: {name: seconds for name, seconds in parts.items() if seconds > 0} for thread, parts in found.items()
     }

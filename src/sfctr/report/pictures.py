@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sfctr.train.log import Line
-from sfctr.train.stages import parts_of_step
 
-from .findings import TIERS, Use, uses_of, window_of
+from .findings import TIERS, Use, parts_of_training, uses_of, window_of
 from .record import Record, number
 
 Scale = Literal["number", "share", "count", "bytes", "seconds"]
@@ -130,7 +129,7 @@ def time(record: Record) -> list[Picture]:
     """What a step took, and the pace."""
     spent = list(_stretches(record))
     xs = [record.rows_at(line) for line, _ in spent]
-    parts = [_parts(line.get("stage_s", {}), window_of(record)) for line, _ in spent]
+    parts = [parts_of_training(line.get("stage_s", {}), window_of(record)) for line, _ in spent]
     names = [name for name in PARTS if any(part.get(name, 0) > 0 for part in parts)]
     layers = [
         Series(
@@ -160,14 +159,6 @@ def time(record: Record) -> list[Picture]:
         ),
     ]
     return [picture for picture in found if picture]
-
-
-def _parts(stage_s: Mapping[str, float], window: int) -> dict[str, float]:
-    """Seconds of training's own thread, by its parts."""
-    parts = parts_of_step(stage_s)
-    if window:
-        return {**parts, "wait": stage_s.get("wait", 0.0)}
-    return {**parts, **{name: stage_s.get(name, 0.0) for name in COLOURS if name not in parts}}
 
 
 def _stretches(record: Record) -> Iterator[tuple[Line, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sfctr.train.log import Line
-from sfctr.train.stages import THREADS_AHEAD, parts_of_step
+from sfctr.train.stages import STAGES_AHEAD, parts_of_step
 
 from . import words
 from .findings import (
@@ -98,7 +98,7 @@ def bound_in_words(record: Record) -> Html:
         return text("not known: its lines have no times of stages")
     share, waited = words.share(found.share, 0), record.stage_s["wait"] / step_seconds(record)
     remedy = f". To make it faster, {found.remedy}."
-    if not any(found.part in names for names in THREADS_AHEAD) or waited == 0:
+    if found.part not in STAGES_AHEAD or waited == 0:
         return joined(strong(found.what), f", {share} of the time of its steps", remedy)
     why = (
         f". Training waited {words.share(waited, 0)} of the time of its steps for the next batch, and of what makes"

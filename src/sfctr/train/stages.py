@@ -4,9 +4,10 @@
                       (gradients to other ranks), sum (of the dense part's gradients), update; "step" is all of a step
                       but wait and bring
   ahead of it         read, unique, share (keys with other ranks) | plan, write_back (evictions that waited for the
-                      disk; not in plan), fetch, lift (to the device)
-Each `|` separates threads; with window 0 all is one thread, and there is no wait. In bring, send, sum and share a rank
-also waits for slower ones.
+                      disk; not in plan) | fetch
+Each `|` separates threads. With a device tier plan, write_back, fetch and lift (to the device) share one; without one,
+what is fetched before rows spill, which is next to nothing, is the planner's. With window 0 all is one thread, and
+there is no wait. In bring, send, sum and share a rank also waits for slower ones.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ STAGES = (
 Seconds = Mapping[str, float]
 Counters = Mapping[str, Mapping[str, int]]
 
-THREADS_AHEAD = (("read", "unique", "share"), ("plan", "write_back", "fetch", "lift"))
+STAGES_AHEAD = ("read", "unique", "share", "plan", "write_back", "fetch", "lift")
 _IS_WAITING = 0.1
 """Share of the time that training waits from which on what it waits for bounds the run."""
 
@@ -83,6 +84,14 @@ def parts_of_step(stage_s: Seconds) -> dict[str, float]:
     return {**parts, "other": max(0.0, stages["step"] + stages["bring"] - sum(parts.values()))}
 
 
+def threads_ahead(stage_s: Seconds) -> dict[str, dict[str, float]]:
+    """By thread ahead of training, seconds of its stages, zeros too; see lookahead/pipeline.py for who does what."""
+    threads = {"reading ahead": ("read", "unique", "share"), "placing ahead": ("plan", "write_back", "fetch", "lift")}
+    if not stage_s.get("lift", 0.0):
+        threads |= {"placing ahead": ("plan", "write_back"), "fetching ahead": ("fetch",)}
+    return {thread: {name: stage_s.get(name, 0.0) for name in names} for thread, names in threads.items()}
+
+
 def bound(stage_s: Seconds, *, window: int) -> Bound | None:
     """The stage that bound a run. None without a step.
 
@@ -94,7 +103,7 @@ def bound(stage_s: Seconds, *, window: int) -> Bound | None:
     stages = dict.fromkeys(STAGES, 0.0) | dict(stage_s)
     parts = parts_of_step(stages)
     step = stages["step"] + stages["bring"]
-    ahead = [{name: stages[name] for name in thread} for thread in THREADS_AHEAD]
+    ahead = threads_ahead(stages).values()
     if window == 0:
         parts |= {name: seconds for thread in ahead for name, seconds in thread.items()}
         total = step + sum(sum(thread.values()) for thread in ahead)

@@ -53,6 +53,16 @@ def test_a_run_that_goes_on_adds_to_what_is_told(tmp_path):
     assert [line["kind"] for line in lines_of(path)] == ["begin", "end", "begin", "end"]
 
 
+def test_a_line_that_was_torn_takes_none_that_follows_with_it(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"kind": "begin", "st')
+    with told(path, lambda: {"step": 1, "rows": 2}):
+        pass
+    torn, *whole = path.read_text().splitlines()
+    assert torn == '{"kind": "begin", "st'
+    assert [json.loads(line)["kind"] for line in whole] == ["begin", "end"]
+
+
 def test_an_end_that_cannot_be_told_is_not_missed(tmp_path):
     path = tmp_path / "history.jsonl"
     with told(path, lambda: {"step": 1, "rows": 2}):

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -95,5 +95,12 @@ def _words(error: BaseException) -> str:
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
-    with writing(path), path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    """A line of its own, also after one that a process which was killed, or a full disk, left without its end."""
+    with writing(path), path.open("ab+") as file:
+        is_torn = file.tell() > 0 and _last_byte(file) != b"\n"
+        file.write(b"\n" * is_torn + json.dumps(line).encode() + b"\n")
+
+
+def _last_byte(file: BinaryIO) -> bytes:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1)

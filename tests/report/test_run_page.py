@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from made_runs import BEGIN, EVIL, LINES, RUN_FILE, counts, hard_run, make_run, train_line, valid_line
@@ -173,3 +174,13 @@ def test_a_report_that_cannot_be_written_is_said(tmp_path, undrawn):
     (run / "report.html").mkdir()
     with pytest.raises(ConfigError, match=r"report.html cannot be written: is a directory; choose another place"):
         write_report(run)
+    assert not list(run.glob("*.new"))
+
+
+def test_two_processes_that_write_one_report_do_not_meet(tmp_path, undrawn, monkeypatch):
+    run, written, replace = make_run(tmp_path / "run"), [], Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, target: (written.append(self.name), replace(self, target))[1])
+    for pid in (7, 8):
+        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+        write_report(run)
+    assert written == ["report.html.7.new", "report.html.8.new"]

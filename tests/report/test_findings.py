@@ -108,7 +108,10 @@ def test_tables_are_listed_by_their_size_and_those_of_the_dense_part_too(record)
 
 
 def test_a_run_that_went_on_took_what_its_steps_took(tmp_path):
-    record = read_record(make_run(tmp_path / "run", history=(BEGIN, END, BEGIN, END)))
+    went_on = {**BEGIN, "step": 10}
+    record = read_record(make_run(tmp_path / "run", history=(BEGIN, END, went_on, END)))
+    assert wall_seconds(record) == 40.0
+    record = read_record(make_run(tmp_path / "late", history=(went_on, END)))  # what told of its beginning is lost
     assert wall_seconds(record) == 40.0
 
 

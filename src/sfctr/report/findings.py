@@ -70,9 +70,9 @@ def rows_trained(record: Record) -> int:
 
 
 def wall_seconds(record: Record) -> float | None:
-    """From the first step to the last, or to the end where training began once."""
+    """From the first step to the last, or to the end where all of it was trained at one go."""
     begins = [line for line in record.history if line.get("kind") == "begin"]
-    if len(begins) == 1 and record.ended:
+    if len(begins) == 1 and begins[0].get("step") == 0 and record.ended:
         return number(record.ended.get("seconds"))
     return number(record.last.get("seconds"))
 

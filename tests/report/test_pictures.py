@@ -99,6 +99,14 @@ def test_the_same_picture_is_the_same_text(record):
     assert draw(picture) == draw(picture)
 
 
+def test_a_users_settings_of_matplotlib_change_nothing_and_stay(record):
+    (picture, *_) = pictures.quality(record)
+    plain = draw(picture)
+    with matplotlib.rc_context({"text.usetex": True, "font.size": 20, "lines.markersize": 9, "xtick.major.pad": 20}):
+        assert draw(picture) == plain
+        assert matplotlib.rcParams["text.usetex"] and matplotlib.rcParams["xtick.major.pad"] == 20
+
+
 def test_lines_differ_by_their_dashes_too(record):
     (picture, *_) = pictures.quality(record)
     dashes = re.findall(r"stroke-dasharray: ([^;]*);[^\"]*stroke: var\(--c1\)", draw(picture))

@@ -11,9 +11,11 @@ from sfctr.report.findings import (
     busiest_use,
     holdings,
     rows_per_second,
+    rows_per_second_of_steps,
     rows_trained,
     state_of,
     step_seconds,
+    stretches_of,
     threads_of,
     unseen_of,
     uses_of,
@@ -40,6 +42,22 @@ def test_the_figures_of_a_run(record):
 def test_what_bound_it_is_what_made_training_wait(record):
     found = bound_of(record)
     assert (found.part, found.share) == ("fetch", 18 / 40)
+
+
+def test_a_pace_is_of_rows_and_seconds_up_to_the_same_point(tmp_path):
+    """Five steps came after the last line; what they took of steps is not known."""
+    stopped = {**END, "step": 25, "rows": 2500, "how": "KeyboardInterrupt"}
+    record = read_record(make_run(tmp_path / "run", history=(BEGIN, stopped)))
+    assert (rows_trained(record), rows_per_second(record)) == (2500, 2500 / 55)
+    assert rows_per_second_of_steps(record) == 2000 / 40
+    went_on = read_record(make_run(tmp_path / "on", history=(BEGIN, END, {**BEGIN, "step": 20}, stopped)))
+    assert (rows_trained(went_on), rows_per_second(went_on)) == (2500, 2000 / 40)
+
+
+def test_a_line_without_times_counts_neither_its_rows_nor_its_steps(tmp_path):
+    record = read_record(make_run(tmp_path / "run", [train_line(10, stage_s={}), train_line(20)]))
+    assert [(each.steps, each.rows, each.seconds) for each in stretches_of(record)] == [(10, 1000, 20.0)]
+    assert rows_per_second_of_steps(record) == 50
 
 
 def test_each_thread_has_its_parts(record):

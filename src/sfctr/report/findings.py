@@ -5,7 +5,7 @@ Pure functions; what the record does not tell is None, or left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sfctr.spec.tables import Table
@@ -55,6 +55,21 @@ class Held:
     what: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A line on training that has times: the steps and rows since the line before it, and what they took of training's
+    own thread, seconds by its parts."""
+
+    line: Line
+    steps: int
+    rows: float
+    parts: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+
 def best_line(record: Record) -> Line:
     """The evaluation that had the best of the watched metric; an empty line without one."""
     return next((line for line in reversed(record.valid) if line["best"]), {})
@@ -71,10 +86,13 @@ def rows_trained(record: Record) -> int:
 
 def wall_seconds(record: Record) -> float | None:
     """From the first step to the last, or to the end where all of it was trained at one go."""
+    return number((record.ended if _is_told_whole(record) else record.last).get("seconds"))
+
+
+def _is_told_whole(record: Record) -> bool:
+    """Whether the end of the run speaks of all of it."""
     begins = [line for line in record.history if line.get("kind") == "begin"]
-    if len(begins) == 1 and begins[0].get("step") == 0 and record.ended:
-        return number(record.ended.get("seconds"))
-    return number(record.last.get("seconds"))
+    return len(begins) == 1 and begins[0].get("step") == 0 and bool(record.ended)
 
 
 def parts_of_training(stage_s: Mapping[str, float], window: int) -> dict[str, float]:
@@ -88,9 +106,28 @@ def step_seconds(record: Record) -> float:
     return sum(parts_of_training(record.stage_s, window_of(record)).values())
 
 
+def stretches_of(record: Record) -> Iterator[Stretch]:
+    """Of the whole run; lines without times or without steps are left out."""
+    window, step, rows = window_of(record), 0, 0.0
+    for line in record.train:
+        steps, more = line.get("step", 0) - step, record.rows_at(line) - rows
+        step, rows = line.get("step", 0), record.rows_at(line)
+        if line.get("stage_s") and steps > 0:
+            yield Stretch(line=line, steps=steps, rows=more, parts=parts_of_training(line["stage_s"], window))
+
+
 def rows_per_second(record: Record) -> float | None:
+    """Of wall time, with rows and seconds up to the same point."""
     seconds = wall_seconds(record)
-    return rows_trained(record) / seconds if seconds else None
+    rows = rows_trained(record) if _is_told_whole(record) else record.rows_at(record.last)
+    return rows / seconds if seconds else None
+
+
+def rows_per_second_of_steps(record: Record) -> float | None:
+    """While steps ran, of the rows whose time is known: steps after the last line on training are not."""
+    stretches = list(stretches_of(record))
+    seconds = sum(stretch.seconds for stretch in stretches)
+    return sum(stretch.rows for stretch in stretches) / seconds if seconds > 0 else None
 
 
 def bound_of(record: Record) -> Bound | None:

@@ -6,13 +6,13 @@ A picture of which nothing is known is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sfctr.train.log import Line
 
-from .findings import TIERS, Use, parts_of_training, uses_of, window_of
+from .findings import TIERS, Use, stretches_of, uses_of
 from .record import Record, number
 
 Scale = Literal["number", "share", "count", "bytes", "seconds"]
@@ -127,21 +127,19 @@ def _labels(record: Record) -> list[str]:
 
 def time(record: Record) -> list[Picture]:
     """What a step took, and the pace."""
-    spent = list(_stretches(record))
-    xs = [record.rows_at(line) for line, _ in spent]
-    parts = [parts_of_training(line.get("stage_s", {}), window_of(record)) for line, _ in spent]
-    names = [name for name in PARTS if any(part.get(name, 0) > 0 for part in parts)]
+    stretches = list(stretches_of(record))
+    xs = [record.rows_at(each.line) for each in stretches]
+    names = [name for name in PARTS if any(each.parts.get(name, 0) > 0 for each in stretches)]
     layers = [
         Series(
             PARTS[name],
             xs,
-            [_ratio(p.get(name, 0.0), steps) for p, (_, steps) in zip(parts, spent, strict=True)],
+            [_ratio(each.parts.get(name, 0.0), each.steps) for each in stretches],
             COLOURS[name],
         )
         for name in names
     ]
-    totals = [sum(part.values()) for part in parts]
-    rates = [_ratio(rows, total) for rows, total in zip(_differences(xs), totals, strict=True)]
+    rates = [_ratio(each.rows, each.seconds) for each in stretches]
     found = [
         Picture(
             title="Time of a step",
@@ -159,16 +157,6 @@ def time(record: Record) -> list[Picture]:
         ),
     ]
     return [picture for picture in found if picture]
-
-
-def _stretches(record: Record) -> Iterator[tuple[Line, float]]:
-    """Each line on training with its steps; those of lines without times are left out."""
-    before = 0
-    for line in record.train:
-        steps = line.get("step", 0) - before
-        before = line.get("step", 0)
-        if line.get("stage_s") and steps > 0:
-            yield line, steps
 
 
 def tiers(record: Record) -> list[Picture]:

@@ -15,6 +15,7 @@ from .findings import (
     bound_of,
     busiest_use,
     rows_per_second,
+    rows_per_second_of_steps,
     rows_trained,
     state_of,
     step_seconds,
@@ -56,10 +57,8 @@ def numbers(record: Record) -> Iterator[tuple[str, str, str]]:
         yield "AUC", words.DASH, "nothing was held out to measure it on"
     yield "Rows trained", words.short(rows_trained(record)), f"{rows_trained(record):,} in {_steps(record)}"
     yield "Wall time", words.duration(wall_seconds(record)), "from the first step to the end"
-    rate = rows_per_second(record)
-    steps = step_seconds(record)
-    trained = max((record.rows_at(line) for line in record.train), default=0)
-    about = f"{words.short(trained / steps)} while steps ran" if steps > 0 else "evaluations included"
+    rate, of_steps = rows_per_second(record), rows_per_second_of_steps(record)
+    about = "evaluations included" if of_steps is None else f"{words.short(of_steps)} while steps ran"
     yield "Rows a second", words.short(rate), about
 
 

@@ -77,7 +77,10 @@ def test_a_stranger_finds_the_auc_the_bound_and_the_worst_tier(tmp_path, undrawn
         " there, too: 400 read from disk and 200 written there (57.6 kB)."
     ) in text
     assert "RAM 1.5 MB of 2.0 MB; disk 4.0 MB; the whole process at most 600 MB" in text
-    assert "Of 55.0 s in all, 15.0 s went into other things than steps: evaluating 8.0 s, saving models 2.0 s." in text
+    assert (
+        "Of 55.0 s in all, 15.0 s went into other things than steps: evaluating 8.0 s, saving models 2.0 s, pauses and"
+        " waits for checkpoints 1.0 s."
+    ) in text
     assert "most in feature user: 50.0 % of its keys" in text
 
 

@@ -34,6 +34,14 @@ def test_what_was_trained_inside_is_told_with_what_was_said_meanwhile(tmp_path):
     assert 0 < end["beside_s"]["save"] <= end["seconds"]
 
 
+def test_checkpoints_cost_their_pauses_and_the_waits_for_them(tmp_path):
+    path = tmp_path / "history.jsonl"
+    with Recorder() as recorder, told(path, lambda: {"step": 1, "rows": 2}):
+        for name, seconds in (("checkpoint", 1.5), ("checkpoint wait", 2.0), ("checkpoint write", 9.0), ("delta", 0.5)):
+            recorder.add(name, seconds)
+    assert lines_of(path)[-1]["beside_s"] == {"evaluate": 0.0, "save": 0.0, "checkpoint": 3.5, "delta": 0.5}
+
+
 @pytest.mark.parametrize(
     ("error", "how"),
     [(CapacityError("no room\nat all"), "CapacityError: no room"), (KeyboardInterrupt(), "KeyboardInterrupt")],

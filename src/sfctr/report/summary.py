@@ -119,7 +119,8 @@ def beside_in_words(record: Record) -> str:
     """What was done when no step ran."""
     whole, steps = wall_seconds(record) or 0.0, step_seconds(record)
     told = f"Of {words.duration(whole)} in all, {words.duration(whole - steps)} went into other things than steps"
-    names = {"evaluate": "evaluating", "save": "saving models", "delta": "writing deltas"}
+    names = {"evaluate": "evaluating", "save": "saving models"}
+    names |= {"checkpoint": "pauses and waits for checkpoints", "delta": "writing deltas"}
     known = {what: record.beside_s[name] for name, what in names.items()}
     parts = [f"{what} {words.duration(seconds)}" for what, seconds in known.items() if seconds > 0]
     return f"{told}: {', '.join(parts)}." if parts else f"{told}."

@@ -3,8 +3,8 @@
 kind "begin": training began, or went on. at (UTC, ISO 8601), step and rows that were trained before; versions of what
 decides a run's numbers; machine (name, system, processor, cores that this process may use, memory_bytes); processes.
 kind "end": it ended. at, step, rows; seconds since its "begin"; beside_s, seconds of what was done beside steps
-("evaluate", "save", "delta"); how, "finished" or what ended it, in words; notices, those given since it began. A
-process that is killed writes none.
+("evaluate", "save", "checkpoint", which is its pauses and waits for one that is being written, "delta"); how,
+"finished" or what ended it, in words; notices, those given since it began. A process that is killed writes none.
 
 Unlike metrics.jsonl it is not cut when a run goes on from a checkpoint: it says what happened, not what the model saw.
 """
@@ -29,7 +29,13 @@ from sfctr import __version__
 from sfctr.spec.errors import SfctrError, writing
 from sfctr.telemetry import current
 
-_BESIDE = ("evaluate", "save", "delta")
+_BESIDE = {
+    "evaluate": ("evaluate",),
+    "save": ("save",),
+    "checkpoint": ("checkpoint", "checkpoint wait"),
+    "delta": ("delta",),
+}
+"""The spans of each; none lies in another."""
 
 
 @contextmanager
@@ -48,7 +54,8 @@ def told(path: Path, position: Callable[[], Mapping[str, int]], *, processes: in
         raise
     finally:
         notices = [text for text in current().said() if text not in before]
-        beside = {name: round(current().seconds().get(name, 0.0), 6) for name in _BESIDE}
+        spent = current().seconds()
+        beside = {name: round(sum(spent.get(span, 0.0) for span in spans), 6) for name, spans in _BESIDE.items()}
         line = {"kind": "end", **_now(position), "seconds": monotonic() - began, "beside_s": beside}
         line |= {"how": how, "notices": notices}
         with suppress(SfctrError, OSError):

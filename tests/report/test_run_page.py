@@ -84,6 +84,18 @@ def test_a_stranger_finds_the_auc_the_bound_and_the_worst_tier(tmp_path, undrawn
     assert "most in feature user: 50.0 % of its keys" in text
 
 
+def test_a_stage_that_worked_longer_than_the_steps_is_no_share_of_them(tmp_path, undrawn):
+    lines = [train_line(10, stage_s={"step": 16.0, "wait": 4.0, "read": 33.4})]
+    text = page_of(tmp_path, lines).text
+    assert "of what makes batches ready this took longest, longer than the steps. To make it faster, raise" in text
+    assert "167 %" not in text
+
+
+def test_keys_are_told_to_be_unseen_where_any_were(tmp_path, undrawn):
+    lines = [train_line(10), valid_line(10, 0.75, best=True, unseen={"item": 0.0, "user": 0.0})]
+    assert "most in feature" not in page_of(tmp_path, lines).text
+
+
 def test_all_of_its_parts_are_there(tmp_path, undrawn):
     text = page_of(tmp_path).text
     for heading in ("Quality", "Time", "Tiers", "Memory", "Tables", "Unseen keys", "Notices", "Run file", "Machine"):

@@ -9,7 +9,7 @@ import pytest
 from sfctr import __version__
 from sfctr.spec.errors import CapacityError
 from sfctr.telemetry import Recorder, notice, span
-from sfctr.train.history import told
+from sfctr.train.history import peak_bytes, told
 
 
 def lines_of(path):
@@ -69,6 +69,14 @@ def test_a_line_that_was_torn_takes_none_that_follows_with_it(tmp_path):
     torn, *whole = path.read_text().splitlines()
     assert torn == '{"kind": "begin", "st'
     assert [json.loads(line)["kind"] for line in whole] == ["begin", "end"]
+
+
+def test_the_most_memory_is_this_programs_own(tmp_path):
+    """ru_maxrss, which is used where there is no better, begins with what the process had that started it."""
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nVmPeak:\t 9999 kB\nVmHWM:\t  123 kB\nVmRSS:\t 100 kB\n")
+    assert peak_bytes(status) == 123 * 1024
+    assert peak_bytes() > 1e6 and peak_bytes(tmp_path / "none") > 1e6
 
 
 def test_an_end_that_cannot_be_told_is_not_missed(tmp_path):

@@ -51,6 +51,17 @@ def test_the_stage_that_bound_a_run_is_named_with_its_share_and_a_remedy(window,
     assert str(bound(stage_seconds({**STEP, **spans}), window=window)).startswith(expected)
 
 
+def test_a_stage_that_worked_while_no_step_ran_is_no_share_of_the_steps():
+    found = bound({**STEP, "wait": 2, "read": 20}, window=4)
+    assert (found.share, str(found)) == (20 / 12, "reading: longer than the steps took; raise data.threads")
+
+
+def test_a_part_of_a_step_is_never_more_than_all_of_it():
+    """A line is written before its last step has ended."""
+    found = bound({"step": 1.0, "forward": 2.0, "backward": 2.0, "update": 1.0}, window=4)
+    assert (found.part, found.share) == ("model", 0.8)
+
+
 def test_a_bound_says_which_part_it_is():
     found = bound({**STEP, "wait": 10, "fetch": 8}, window=4)
     assert (found.part, found.share) == ("fetch", 0.4)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sfctr.spec.tables import Table
 from sfctr.train.log import Line
-from sfctr.train.stages import STAGES_AHEAD, Bound, bound, parts_of_step, threads_ahead
+from sfctr.train.stages import Bound, bound, parts_of_training, threads_ahead
 
 from .record import Record, number
 
@@ -93,12 +93,6 @@ def _is_told_whole(record: Record) -> bool:
     """Whether the end of the run speaks of all of it."""
     begins = [line for line in record.history if line.get("kind") == "begin"]
     return len(begins) == 1 and begins[0].get("step") == 0 and bool(record.ended)
-
-
-def parts_of_training(stage_s: Mapping[str, float], window: int) -> dict[str, float]:
-    """Seconds of training's own thread, by its parts: waits for batches, or with window 0 what makes them ready."""
-    names = ("wait",) if window else STAGES_AHEAD
-    return {**parts_of_step(stage_s), **{name: stage_s.get(name, 0.0) for name in names}}
 
 
 def step_seconds(record: Record) -> float:

@@ -81,9 +81,8 @@ def statements_of(record: Record) -> Iterator[tuple[str, object]]:
     yield "Worst tier", worst_in_words(record)
     if told := _memory_in_words(record):
         yield "Memory", told
-    unseen = unseen_of(record)
-    if unseen:
-        feature, rate = next(iter(unseen.items()))
+    feature, rate = next(iter(unseen_of(record).items()), ("", 0.0))
+    if rate > 0:
         yield (
             "Unseen keys",
             f"most in feature {feature}: {words.share(rate)} of its keys at the last evaluation had no row",
@@ -95,7 +94,8 @@ def bound_in_words(record: Record) -> Html:
     found = bound_of(record)
     if found is None:
         return text("not known: its lines have no times of stages")
-    share, waited = words.share(found.share, 0), record.stage_s["wait"] / step_seconds(record)
+    share = words.share(found.share, 0) if found.share <= 1 else "longer than the steps"
+    waited = record.stage_s["wait"] / step_seconds(record)
     remedy = f". To make it faster, {found.remedy}."
     if found.part not in STAGES_AHEAD or waited == 0:
         return joined(strong(found.what), f", {share} of the time of its steps", remedy)

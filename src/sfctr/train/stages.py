@@ -59,8 +59,8 @@ def stage_seconds(spans: Seconds) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Bound:
-    """What bound a run: a part of a step's time or a stage ahead of it, by its name; its share of the steps' seconds;
-    what it is, and what to do about it, in words."""
+    """What bound a run: a part of a step's time or a stage ahead of it, by its name; its share of the steps' seconds
+    (above 1 for a stage that also worked ahead while no step ran); what it is, and what to do about it, in words."""
 
     part: str
     share: float
@@ -68,7 +68,8 @@ class Bound:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.what}: {100 * self.share:.0f} % of the step; {self.remedy}"
+        share = f"{100 * self.share:.0f} % of the step" if self.share <= 1 else "longer than the steps took"
+        return f"{self.what}: {share}; {self.remedy}"
 
 
 def parts_of_step(stage_s: Seconds) -> dict[str, float]:
@@ -82,6 +83,12 @@ def parts_of_step(stage_s: Seconds) -> dict[str, float]:
         "ranks": stages["bring"] + stages["send"] + stages["sum"],
     }
     return {**parts, "other": max(0.0, stages["step"] + stages["bring"] - sum(parts.values()))}
+
+
+def parts_of_training(stage_s: Seconds, window: int) -> dict[str, float]:
+    """Seconds of training's own thread, by its parts: waits for batches, or with window 0 what makes them ready."""
+    names = ("wait",) if window else STAGES_AHEAD
+    return {**parts_of_step(stage_s), **{name: stage_s.get(name, 0.0) for name in names}}
 
 
 def threads_ahead(stage_s: Seconds) -> dict[str, dict[str, float]]:
@@ -100,22 +107,15 @@ def bound(stage_s: Seconds, *, window: int) -> Bound | None:
     Where training waits, the thread ahead of it that worked longest is the slowest of a chain, and its longest stage is
     named; else the longest part of training's own thread is. A stage's share is its seconds over those of the steps.
     """
-    stages = dict.fromkeys(STAGES, 0.0) | dict(stage_s)
-    parts = parts_of_step(stages)
-    step = stages["step"] + stages["bring"]
-    ahead = threads_ahead(stages).values()
-    if window == 0:
-        parts |= {name: seconds for thread in ahead for name, seconds in thread.items()}
-        total = step + sum(sum(thread.values()) for thread in ahead)
-    else:
-        total = step + stages["wait"]
-        if total > 0 and stages["wait"] / total >= _IS_WAITING:
-            parts = max(ahead, key=lambda thread: sum(thread.values()))
-    if step <= 0:
+    if stage_s.get("step", 0.0) + stage_s.get("bring", 0.0) <= 0:
         return None
+    parts = parts_of_training(stage_s, window)
+    total, wait = sum(parts.values()), parts.pop("wait", 0.0)
+    if wait / total >= _IS_WAITING:
+        parts = max(threads_ahead(stage_s).values(), key=lambda thread: sum(thread.values()))
     longest = max(parts, key=lambda name: parts[name])
     what, remedy = _WORDS[longest]
-    if window == 0 and longest in stages:
+    if window == 0 and longest in STAGES_AHEAD:
         remedy = f"set train.window, so that it is done ahead of training, or {remedy}"
     return Bound(longest, parts[longest] / total, what, remedy)
 

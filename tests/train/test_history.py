@@ -30,7 +30,7 @@ def test_what_was_trained_inside_is_told_with_what_was_said_meanwhile(tmp_path):
     assert begin["machine"]["cores"] == len(os.sched_getaffinity(0))
     assert datetime.fromisoformat(begin["at"]) <= datetime.fromisoformat(end["at"])
     assert (end["kind"], end["step"], end["rows"], end["how"]) == ("end", 4, 40, "finished")
-    assert end["notices"] == ["meanwhile"]
+    assert end["notices"] == ["before", "meanwhile"]
     assert 0 < end["beside_s"]["save"] <= end["seconds"]
 
 

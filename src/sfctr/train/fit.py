@@ -177,12 +177,12 @@ def train_there(
                 resume = resume or began_here(run_dir, job)
                 stack.enter_context(claimed(run_dir, resume=resume, overwrite=overwrite and not resume))
             resume = together.hear_first(bytes([resume])) == b"\1"
+        recorder = stack.enter_context(Recorder(_open_trace(stack, ranks.own_path(trace))))
         origin = None if restore is None else Origin.open(restore, allow, ranks.loop)
         run = run if origin is None else origin.settle(run)
         asked_threads, is_new = run.train.torch_threads, not (resume and (run_dir / RUN_FILE).exists())
         run, start = find_start(run, run_dir, model, ranks.loop) if resume else (settled(run, model), None)
         module = (build_run_model(run) if model is None else model).to(run.train.device)
-        recorder = stack.enter_context(Recorder(_open_trace(stack, ranks.own_path(trace))))
         source, held_out = open_sources(stack, run, run_dir, data, valid, ranks=ranks)
         ranks.require_same_data(source, held_out)
         check_validation(run, held_out is not None)

@@ -4,7 +4,8 @@ kind "begin": training began, or went on. at (UTC, ISO 8601), step and rows that
 decides a run's numbers; machine (name, system, processor, cores that this process may use, memory_bytes); processes.
 kind "end": it ended. at, step, rows; seconds since its "begin"; beside_s, seconds of what was done beside steps
 ("evaluate", "save", "checkpoint", which is its pauses and waits for one that is being written, "delta"); how,
-"finished" or what ended it, in words; notices, those given since it began. A process that is killed writes none.
+"finished" or what ended it, in words; notices, all that were given, those before its "begin" among them. A process that
+is killed writes none.
 
 Unlike metrics.jsonl it is not cut when a run goes on from a checkpoint: it says what happened, not what the model saw.
 """
@@ -44,7 +45,7 @@ def told(path: Path, position: Callable[[], Mapping[str, int]], *, processes: in
 
     Raises CapacityError where the first cannot be written; the other one is then not missed.
     """
-    began, before = monotonic(), set(current().said())
+    began = monotonic()
     _append(path, {"kind": "begin", **_now(position), **_with_what(), "processes": processes})
     how = "finished"
     try:
@@ -53,11 +54,10 @@ def told(path: Path, position: Callable[[], Mapping[str, int]], *, processes: in
         how = _words(error)
         raise
     finally:
-        notices = [text for text in current().said() if text not in before]
         spent = current().seconds()
         beside = {name: round(sum(spent.get(span, 0.0) for span in spans), 6) for name, spans in _BESIDE.items()}
         line = {"kind": "end", **_now(position), "seconds": monotonic() - began, "beside_s": beside}
-        line |= {"how": how, "notices": notices}
+        line |= {"how": how, "notices": current().said()}
         with suppress(SfctrError, OSError):
             _append(path, line)
 

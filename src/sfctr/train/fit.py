@@ -7,7 +7,7 @@ both leave the same directory behind (see run.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +203,10 @@ def train_there(
         if trainer.has_ended and (run_dir / "last").exists():
             notice(f"{run_dir}: the run has ended, at step {trainer.step:,}, and nothing is left to train")
         else:
-            with told(run_dir / HISTORY_FILE, trainer.place, processes=ranks.size) if ranks.is_first else nullcontext():
+            with ExitStack() as history:
+                with Together(ranks.loop, "begin") as together:
+                    if together.is_first:
+                        history.enter_context(told(run_dir / HISTORY_FILE, trainer.place, processes=ranks.size))
                 _train(trainer, run_dir, progress)
             sentence = bound(stage_seconds(recorder.seconds()), window=run.train.window)
             if sentence is not None:

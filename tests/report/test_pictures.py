@@ -48,8 +48,8 @@ def test_what_nothing_is_known_of_has_no_picture(tmp_path):
 def test_a_step_is_stacked_by_its_parts(record):
     assert points(pictures.time(record), "Time of a step") == {
         "reading and updating rows": [(1000, 0.4), (2000, 0.4)],
-        "dense model": [(1000, 1.1), (2000, 1.1)],
-        "metrics and the loop": [(1000, 0.1), (2000, 0.1)],
+        "the dense model": [(1000, 1.1), (2000, 1.1)],
+        "metrics and the loop itself": [(1000, 0.1), (2000, 0.1)],
         "waiting for the batch": [(1000, 0.4), (2000, 0.4)],
     }
     assert points(pictures.time(record), "Rows a second") == {"rows a second": [(1000, 50.0), (2000, 50.0)]}

@@ -70,7 +70,7 @@ def test_a_stranger_finds_the_auc_the_bound_and_the_worst_tier(tmp_path, undrawn
     assert (
         "What bound the run fetch from disk . Training waited 20 % of the time of its steps for the next batch, and of"
         " what makes batches ready this took longest, 45 %. To make it faster, raise tiers.ram or"
-        " train.window. Of training's own work, dense model (55 %) took longest."
+        " train.window. Of training's own work, the dense model (55 %) took longest."
     ) in text
     assert (
         "Worst tier RAM of table item : 75.0 % of the rows asked for were there, the lowest hit rate. Most rows moved"
@@ -103,7 +103,7 @@ def test_all_of_its_parts_are_there(tmp_path, undrawn):
     assert "rows fill the RAM" in text
     assert "batch_size = 100" in text
     assert "Abacus 9" in text and "2.13.0" in text
-    assert "fetching from disk 18.0 s ◂ bound the run" in text
+    assert "fetch from disk 18.0 s ◂ bound the run" in text
 
 
 def test_it_has_no_script_and_refers_to_nothing_outside(tmp_path):

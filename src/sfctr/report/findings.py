@@ -24,8 +24,8 @@ TIERS = {"device": "device", "ram": "RAM", "disk": "disk"}
 class Use:
     """What one tier did for one table.
 
-    asked: unique keys of batches, counted in each, that had a row before. hits: those whose row was in the tier. came,
-    left: rows copied into it from the tier below and back. num_bytes: their size.
+    asked: unique keys of batches, counted in each, that had a row before; at least one. hits: those whose row was in
+    the tier. came, left: rows copied into it from the tier below and back. num_bytes: their size.
     """
 
     tier: str
@@ -37,8 +37,8 @@ class Use:
     num_bytes: int
 
     @property
-    def rate(self) -> float | None:
-        return min(1.0, self.hits / self.asked) if self.asked else None
+    def rate(self) -> float:
+        return min(1.0, self.hits / self.asked)
 
     @property
     def moved(self) -> int:
@@ -176,7 +176,7 @@ def worst_use(uses: list[Use]) -> Use | None:
     """The lowest hit rate among tables that are asked for enough; None where nothing was ever missed."""
     enough = LEAST_SHARE * sum(use.asked for use in uses) / max(1, len({use.tier for use in uses}))
     missed = [use for use in uses if use.asked >= enough and use.hits < use.asked]
-    return min(missed, key=lambda use: use.rate or 0.0, default=None)
+    return min(missed, key=lambda use: use.rate, default=None)
 
 
 def busiest_use(uses: list[Use]) -> Use | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sfctr.train.log import Line
+from sfctr.train.stages import NAMES
 
 from .findings import TIERS, Use, stretches_of, uses_of
 from .record import Record, number
@@ -18,26 +19,8 @@ from .record import Record, number
 Scale = Literal["number", "share", "count", "bytes", "seconds"]
 MOST_LINES = 6
 """Tables or labels that have a line of their own in a picture."""
-PARTS = {
-    "rows": "reading and updating rows",
-    "model": "dense model",
-    "ranks": "between processes",
-    "other": "metrics and the loop",
-    "wait": "waiting for the batch",
-    "read": "reading",
-    "unique": "unique ids",
-    "share": "sharing keys",
-    "plan": "planning",
-    "write_back": "writing rows back",
-    "fetch": "fetching from disk",
-    "lift": "moving to the device",
-}
-"""Parts of a step and stages ahead of it, as a legend names them."""
-COLOURS = {name: place for place, name in enumerate(("rows", "model", "ranks", "other", "wait"))} | {
-    name: place
-    for place, name in enumerate(("read", "unique", "share", "plan", "write_back", "fetch", "lift"), start=5)
-}
-"""The number of each part's colour."""
+COLOURS = {name: place for place, name in enumerate(NAMES)}
+"""The number of the colour of each part of a step and stage ahead of it."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +112,10 @@ def time(record: Record) -> list[Picture]:
     """What a step took, and the pace."""
     stretches = list(stretches_of(record))
     xs = [record.rows_at(each.line) for each in stretches]
-    names = [name for name in PARTS if any(each.parts.get(name, 0) > 0 for each in stretches)]
+    names = [name for name in NAMES if any(each.parts.get(name, 0) > 0 for each in stretches)]
     layers = [
         Series(
-            PARTS[name],
+            NAMES[name],
             xs,
             [_ratio(each.parts.get(name, 0.0), each.steps) for each in stretches],
             COLOURS[name],

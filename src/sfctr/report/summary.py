@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sfctr.train.log import Line
-from sfctr.train.stages import STAGES_AHEAD, parts_of_step
+from sfctr.train.stages import NAMES, STAGES_AHEAD, parts_of_step
 
 from . import words
 from .findings import (
@@ -26,7 +26,6 @@ from .findings import (
     worst_use,
 )
 from .html import Html, joined, paragraph, strong, text
-from .pictures import PARTS
 from .record import Record, number
 
 _MOST_BESIDE = 0.75
@@ -112,7 +111,7 @@ def _longest_in_words(record: Record) -> str:
     """The longest part of training's own thread but for waiting."""
     parts = parts_of_step(record.stage_s)
     longest = max(parts, key=lambda name: parts[name])
-    return f"{PARTS[longest]} ({words.share(parts[longest] / step_seconds(record), 0)})"
+    return f"{NAMES[longest]} ({words.share(parts[longest] / step_seconds(record), 0)})"
 
 
 def beside_in_words(record: Record) -> str:

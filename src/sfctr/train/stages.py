@@ -32,21 +32,34 @@ STAGES_AHEAD = ("read", "unique", "share", "plan", "write_back", "fetch", "lift"
 _IS_WAITING = 0.1
 """Share of the time that training waits from which on what it waits for bounds the run."""
 
-_WORDS = {
-    "read": ("reading", "raise data.threads"),
-    "unique": ("finding unique ids", "raise train.threads"),
-    "share": ("sharing keys with other ranks", "use a faster network, or fewer processes"),
-    "ranks": (
-        "rows and gradients on their way between ranks",
-        'set parallel.wire = "bf16", or try the other parallel.sync',
-    ),
-    "plan": ("planning where rows go", "raise train.threads or tiers.ram"),
-    "write_back": ("writing rows back to disk", "raise tiers.ram"),
-    "fetch": ("fetch from disk", "raise tiers.ram or train.window"),
-    "lift": ("moving rows to the device", "raise tiers.device or train.window"),
-    "rows": ("reading and updating rows", "raise train.threads"),
-    "model": ("the dense model", 'raise train.torch_threads, set train.autocast = "bf16", or make it smaller'),
-    "other": ("metrics and the loop itself", "raise train.batch_size"),
+NAMES = {
+    "rows": "reading and updating rows",
+    "model": "the dense model",
+    "ranks": "rows and gradients between ranks",
+    "other": "metrics and the loop itself",
+    "wait": "waiting for the batch",
+    "read": "reading",
+    "unique": "finding unique ids",
+    "share": "sharing keys with other ranks",
+    "plan": "planning where rows go",
+    "write_back": "writing rows back to disk",
+    "fetch": "fetch from disk",
+    "lift": "moving rows to the device",
+}
+"""Parts of a step (see parts_of_training) and stages ahead of it, in words."""
+
+_REMEDIES = {
+    "rows": "raise train.threads",
+    "model": 'raise train.torch_threads, set train.autocast = "bf16", or make it smaller',
+    "ranks": 'set parallel.wire = "bf16", or try the other parallel.sync',
+    "other": "raise train.batch_size",
+    "read": "raise data.threads",
+    "unique": "raise train.threads",
+    "share": "use a faster network, or fewer processes",
+    "plan": "raise train.threads or tiers.ram",
+    "write_back": "raise tiers.ram",
+    "fetch": "raise tiers.ram or train.window",
+    "lift": "raise tiers.device or train.window",
 }
 
 
@@ -114,10 +127,10 @@ def bound(stage_s: Seconds, *, window: int) -> Bound | None:
     if wait / total >= _IS_WAITING:
         parts = max(threads_ahead(stage_s).values(), key=lambda thread: sum(thread.values()))
     longest = max(parts, key=lambda name: parts[name])
-    what, remedy = _WORDS[longest]
+    remedy = _REMEDIES[longest]
     if window == 0 and longest in STAGES_AHEAD:
         remedy = f"set train.window, so that it is done ahead of training, or {remedy}"
-    return Bound(longest, parts[longest] / total, what, remedy)
+    return Bound(longest, parts[longest] / total, NAMES[longest], remedy)
 
 
 class Stages:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfctr.cli.text import parse_count, size_text, table_text
+from sfctr.cli.text import parse_count, table_text
 from sfctr.spec.errors import ConfigError
 
 
@@ -18,14 +18,6 @@ def test_a_count_may_have_a_suffix(text, count):
 def test_what_is_no_whole_number_is_refused_with_examples(text):
     with pytest.raises(ConfigError, match=r"--rows is '.*'; write a whole number of at least 1, such as .* 10M"):
         parse_count(text, "--rows")
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2_150_000_000, "2.1 GB"), (5 * 10**15, "5000.0 TB")],
-)
-def test_a_size_is_shown_in_powers_of_1000(num_bytes, text):
-    assert size_text(num_bytes) == text
 
 
 def test_a_tables_numbers_stand_to_the_right():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from made_runs import make_run
 
+from sfctr.spec.errors import ModelError
 from sfctr.train.trainer import Trainer
 
 
@@ -98,6 +99,23 @@ def test_a_run_that_is_interrupted_leaves_one_too(sfctr, clicks, monkeypatch):
     assert done.code == 130
     assert "what was learnt until then is in runs/run/last/" in done.err.splitlines()[-1]
     assert "stopped by KeyboardInterrupt" in Path("runs/run/report.html").read_text()
+
+
+def test_a_run_that_fails_leaves_one_too(sfctr, clicks, monkeypatch):
+    steps, learn = itertools.count(), Trainer.learn
+
+    def fails(self, ready):
+        if next(steps) == 3:
+            raise ModelError("the loss is nan")
+        learn(self, ready)
+
+    monkeypatch.setattr(Trainer, "learn", fails)
+    assert sfctr("train", "run.toml").code == 2
+    page = Path("runs/run/report.html")
+    assert "stopped by ModelError: the loss is nan" in page.read_text()
+    page.unlink()
+    assert sfctr("train", "run.toml", "--resume", "--set", "model.name=din").code == 2  # refused before it trained
+    assert not page.exists()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no font"), KeyboardInterrupt(), ImportError("no matplotlib")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,5 @@ def test_a_missing_segment(scene, caplog, kind):
     run = scene.stopped()
     (run / "checkpoints" / NEWEST / KINDS[kind][0]).unlink()
     check(scene, caplog, KINDS[kind][0], FULL)
+    end = json.loads((run / "history.jsonl").read_text().splitlines()[-1])  # what its report shows
+    assert any("an older checkpoint is used" in notice for notice in end["notices"])

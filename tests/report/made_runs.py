@@ -49,7 +49,7 @@ END = {
     "step": 20,
     "rows": 2000,
     "seconds": 55.0,
-    "beside_s": {"evaluate": 8.0, "save": 2.0},
+    "beside_s": {"evaluate": 8.0, "save": 2.0, "checkpoint": 1.0},
     "how": "finished",
     "notices": ["rows fill the RAM"],
 }

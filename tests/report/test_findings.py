@@ -1,17 +1,21 @@
 """What a run came to, by figures worked out by hand from the lines of made_runs."""
 
 import pytest
-from made_runs import BEGIN, END, RUN_FILE, counts, make_run
+from made_runs import BEGIN, END, RUN_FILE, counts, make_run, train_line
 
+from sfctr.report import pictures
+from sfctr.report.comparison_page import _pace
 from sfctr.report.findings import (
     best_line,
     bound_of,
     busiest_use,
     holdings,
     rows_per_second,
+    rows_per_second_of_steps,
     rows_trained,
     state_of,
     step_seconds,
+    stretches_of,
     threads_of,
     unseen_of,
     uses_of,
@@ -40,16 +44,45 @@ def test_what_bound_it_is_what_made_training_wait(record):
     assert (found.part, found.share) == ("fetch", 18 / 40)
 
 
+def test_a_pace_is_of_rows_and_seconds_up_to_the_same_point(tmp_path):
+    """Five steps came after the last line; what they took of steps is not known."""
+    stopped = {**END, "step": 25, "rows": 2500, "how": "KeyboardInterrupt"}
+    record = read_record(make_run(tmp_path / "run", history=(BEGIN, stopped)))
+    assert (rows_trained(record), rows_per_second(record)) == (2500, 2500 / 55)
+    assert rows_per_second_of_steps(record) == 2000 / 40
+    went_on = read_record(make_run(tmp_path / "on", history=(BEGIN, END, {**BEGIN, "step": 20}, stopped)))
+    assert (rows_trained(went_on), rows_per_second(went_on)) == (2500, 2000 / 40)
+
+
+def test_a_line_without_times_counts_neither_its_rows_nor_its_steps(tmp_path):
+    record = read_record(make_run(tmp_path / "run", [train_line(10, stage_s={}), train_line(20)]))
+    assert [(each.steps, each.rows, each.seconds) for each in stretches_of(record)] == [(10, 1000, 20.0)]
+    assert rows_per_second_of_steps(record) == 50
+
+
 def test_each_thread_has_its_parts(record):
     assert threads_of(record) == {
         "training": {"rows": 8.0, "model": 22.0, "other": 2.0, "wait": 8.0},
-        "placing ahead": {"fetch": 18.0},
+        "fetching ahead": {"fetch": 18.0},
     }
+
+
+def test_fetching_is_a_thread_of_its_own_but_where_rows_are_moved_to_a_device(tmp_path):
+    spent = {"step": 10.0, "wait": 3.0, "read": 12.0, "plan": 7.0, "fetch": 6.0}
+    record = read_record(make_run(tmp_path / "run", [train_line(10, stage_s=spent)]))
+    ahead = {"reading ahead": {"read": 12.0}, "placing ahead": {"plan": 7.0}, "fetching ahead": {"fetch": 6.0}}
+    assert threads_of(record) == {"training": {"other": 10.0, "wait": 3.0}, **ahead}
+    lifted = read_record(make_run(tmp_path / "lifted", [train_line(10, stage_s={**spent, "lift": 1.0})]))
+    assert threads_of(lifted)["placing ahead"] == {"plan": 7.0, "fetch": 6.0, "lift": 1.0}
 
 
 def test_without_a_window_one_thread_does_all(tmp_path):
     record = read_record(make_run(tmp_path / "run", run_file=RUN_FILE + "window = 0\n"))
     assert threads_of(record) == {"training": {"rows": 8.0, "model": 22.0, "other": 2.0, "fetch": 18.0}}
+    assert step_seconds(record) == 50.0
+    assert _pace(record) == [(1000, 1000 / 25), (2000, 1000 / 25)]
+    (picture,) = (each for each in pictures.time(record) if each.title == "Rows a second")
+    assert list(picture.series[0].ys) == [40.0, 40.0]
 
 
 def test_hit_rates_are_of_keys_that_had_a_row(record):
@@ -93,7 +126,10 @@ def test_tables_are_listed_by_their_size_and_those_of_the_dense_part_too(record)
 
 
 def test_a_run_that_went_on_took_what_its_steps_took(tmp_path):
-    record = read_record(make_run(tmp_path / "run", history=(BEGIN, END, BEGIN, END)))
+    went_on = {**BEGIN, "step": 10}
+    record = read_record(make_run(tmp_path / "run", history=(BEGIN, END, went_on, END)))
+    assert wall_seconds(record) == 40.0
+    record = read_record(make_run(tmp_path / "late", history=(went_on, END)))  # what told of its beginning is lost
     assert wall_seconds(record) == 40.0
 
 

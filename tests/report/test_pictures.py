@@ -48,8 +48,8 @@ def test_what_nothing_is_known_of_has_no_picture(tmp_path):
 def test_a_step_is_stacked_by_its_parts(record):
     assert points(pictures.time(record), "Time of a step") == {
         "reading and updating rows": [(1000, 0.4), (2000, 0.4)],
-        "dense model": [(1000, 1.1), (2000, 1.1)],
-        "metrics and the loop": [(1000, 0.1), (2000, 0.1)],
+        "the dense model": [(1000, 1.1), (2000, 1.1)],
+        "metrics and the loop itself": [(1000, 0.1), (2000, 0.1)],
         "waiting for the batch": [(1000, 0.4), (2000, 0.4)],
     }
     assert points(pictures.time(record), "Rows a second") == {"rows a second": [(1000, 50.0), (2000, 50.0)]}
@@ -97,6 +97,14 @@ def test_a_drawing_has_no_colour_of_its_own_and_nothing_of_a_file(record):
 def test_the_same_picture_is_the_same_text(record):
     (picture, *_) = pictures.quality(record)
     assert draw(picture) == draw(picture)
+
+
+def test_a_users_settings_of_matplotlib_change_nothing_and_stay(record):
+    (picture, *_) = pictures.quality(record)
+    plain = draw(picture)
+    with matplotlib.rc_context({"text.usetex": True, "font.size": 20, "lines.markersize": 9, "xtick.major.pad": 20}):
+        assert draw(picture) == plain
+        assert matplotlib.rcParams["text.usetex"] and matplotlib.rcParams["xtick.major.pad"] == 20
 
 
 def test_lines_differ_by_their_dashes_too(record):

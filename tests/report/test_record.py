@@ -43,6 +43,15 @@ def test_a_line_that_is_none_is_refused_by_its_place(tmp_path):
         read_record(run)
 
 
+def test_a_torn_line_of_its_history_is_left_out_and_said(tmp_path):
+    run = make_run(tmp_path / "run")
+    history = run / "history.jsonl"
+    history.write_text('{"kind": "beg\n' + history.read_text())
+    record = read_record(run)
+    assert record.history == [BEGIN, END]
+    assert record.notices[-1].startswith("history.jsonl: 1 line is not readable and left out")
+
+
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="holds no run; give the directory that sfctr train or fit wrote"):
         read_record(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from made_runs import BEGIN, EVIL, LINES, RUN_FILE, counts, hard_run, make_run, train_line, valid_line
@@ -69,15 +70,30 @@ def test_a_stranger_finds_the_auc_the_bound_and_the_worst_tier(tmp_path, undrawn
     assert (
         "What bound the run fetch from disk . Training waited 20 % of the time of its steps for the next batch, and of"
         " what makes batches ready this took longest, 45 %. To make it faster, raise tiers.ram or"
-        " train.window. Of training's own work, dense model (55 %) took longest."
+        " train.window. Of training's own work, the dense model (55 %) took longest."
     ) in text
     assert (
         "Worst tier RAM of table item : 75.0 % of the rows asked for were there, the lowest hit rate. Most rows moved"
         " there, too: 400 read from disk and 200 written there (57.6 kB)."
     ) in text
     assert "RAM 1.5 MB of 2.0 MB; disk 4.0 MB; the whole process at most 600 MB" in text
-    assert "Of 55.0 s in all, 15.0 s went into other things than steps: evaluating 8.0 s, saving models 2.0 s." in text
+    assert (
+        "Of 55.0 s in all, 15.0 s went into other things than steps: evaluating 8.0 s, saving models 2.0 s, pauses and"
+        " waits for checkpoints 1.0 s."
+    ) in text
     assert "most in feature user: 50.0 % of its keys" in text
+
+
+def test_a_stage_that_worked_longer_than_the_steps_is_no_share_of_them(tmp_path, undrawn):
+    lines = [train_line(10, stage_s={"step": 16.0, "wait": 4.0, "read": 33.4})]
+    text = page_of(tmp_path, lines).text
+    assert "of what makes batches ready this took longest, longer than the steps. To make it faster, raise" in text
+    assert "167 %" not in text
+
+
+def test_keys_are_told_to_be_unseen_where_any_were(tmp_path, undrawn):
+    lines = [train_line(10), valid_line(10, 0.75, best=True, unseen={"item": 0.0, "user": 0.0})]
+    assert "most in feature" not in page_of(tmp_path, lines).text
 
 
 def test_all_of_its_parts_are_there(tmp_path, undrawn):
@@ -87,7 +103,7 @@ def test_all_of_its_parts_are_there(tmp_path, undrawn):
     assert "rows fill the RAM" in text
     assert "batch_size = 100" in text
     assert "Abacus 9" in text and "2.13.0" in text
-    assert "fetching from disk 18.0 s ◂ bound the run" in text
+    assert "fetch from disk 18.0 s ◂ bound the run" in text
 
 
 def test_it_has_no_script_and_refers_to_nothing_outside(tmp_path):
@@ -173,3 +189,13 @@ def test_a_report_that_cannot_be_written_is_said(tmp_path, undrawn):
     (run / "report.html").mkdir()
     with pytest.raises(ConfigError, match=r"report.html cannot be written: is a directory; choose another place"):
         write_report(run)
+    assert not list(run.glob("*.new"))
+
+
+def test_two_processes_that_write_one_report_do_not_meet(tmp_path, undrawn, monkeypatch):
+    run, written, replace = make_run(tmp_path / "run"), [], Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, target: (written.append(self.name), replace(self, target))[1])
+    for pid in (7, 8):
+        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+        write_report(run)
+    assert written == ["report.html.7.new", "report.html.8.new"]

@@ -32,6 +32,19 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     assert read("valid/unseen/user") == [(1000, 20.0, 0.5), (2000, 40.0, 0.5)]
 
 
+@NEEDS_IT
+def test_event_files_of_others_stay(tmp_path):
+    pytest.importorskip("tensorboard")
+    theirs = tmp_path / "events" / "run" / "events.out.tfevents.1.box.2.0"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"theirs")
+    run = make_run(tmp_path / "run")
+    for _ in range(2):
+        write_tensorboard([run], tmp_path / "events")
+    assert theirs.read_bytes() == b"theirs"
+    assert len(list(theirs.parent.iterdir())) == 2
+
+
 def test_what_is_no_number_and_what_is_a_place_are_no_scalars(tmp_path):
     found = list(scalars(read_record(hard_run(tmp_path / "run"))))
     names = {name for _, _, values in found for name in values}

@@ -5,20 +5,8 @@ import pytest
 from sfctr.report import words
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (12_345, "12.3 kB"),
-        (999_600, "1.0 MB"),
-        (2.5e9, "2.5 GB"),
-        (None, "–"),
-    ],
-)
-def test_sizes_go_by_powers_of_1000(value, text):
-    assert words.size(value) == text
+def test_what_is_not_known_is_a_dash():
+    assert [words.size(None), words.short(None), words.size(2.5e9), words.short(2000)] == ["–", "–", "2.5 GB", "2.0 k"]
 
 
 @pytest.mark.parametrize(

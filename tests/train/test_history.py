@@ -9,7 +9,7 @@ import pytest
 from sfctr import __version__
 from sfctr.spec.errors import CapacityError
 from sfctr.telemetry import Recorder, notice, span
-from sfctr.train.history import told
+from sfctr.train.history import peak_bytes, told
 
 
 def lines_of(path):
@@ -30,8 +30,16 @@ def test_what_was_trained_inside_is_told_with_what_was_said_meanwhile(tmp_path):
     assert begin["machine"]["cores"] == len(os.sched_getaffinity(0))
     assert datetime.fromisoformat(begin["at"]) <= datetime.fromisoformat(end["at"])
     assert (end["kind"], end["step"], end["rows"], end["how"]) == ("end", 4, 40, "finished")
-    assert end["notices"] == ["meanwhile"]
+    assert end["notices"] == ["before", "meanwhile"]
     assert 0 < end["beside_s"]["save"] <= end["seconds"]
+
+
+def test_checkpoints_cost_their_pauses_and_the_waits_for_them(tmp_path):
+    path = tmp_path / "history.jsonl"
+    with Recorder() as recorder, told(path, lambda: {"step": 1, "rows": 2}):
+        for name, seconds in (("checkpoint", 1.5), ("checkpoint wait", 2.0), ("checkpoint write", 9.0), ("delta", 0.5)):
+            recorder.add(name, seconds)
+    assert lines_of(path)[-1]["beside_s"] == {"evaluate": 0.0, "save": 0.0, "checkpoint": 3.5, "delta": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +59,24 @@ def test_a_run_that_goes_on_adds_to_what_is_told(tmp_path):
         with told(path, lambda: {"step": 1, "rows": 2}):
             pass
     assert [line["kind"] for line in lines_of(path)] == ["begin", "end", "begin", "end"]
+
+
+def test_a_line_that_was_torn_takes_none_that_follows_with_it(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"kind": "begin", "st')
+    with told(path, lambda: {"step": 1, "rows": 2}):
+        pass
+    torn, *whole = path.read_text().splitlines()
+    assert torn == '{"kind": "begin", "st'
+    assert [json.loads(line)["kind"] for line in whole] == ["begin", "end"]
+
+
+def test_the_most_memory_is_this_programs_own(tmp_path):
+    """ru_maxrss, which is used where there is no better, begins with what the process had that started it."""
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nVmPeak:\t 9999 kB\nVmHWM:\t  123 kB\nVmRSS:\t 100 kB\n")
+    assert peak_bytes(status) == 123 * 1024
+    assert peak_bytes() > 1e6 and peak_bytes(tmp_path / "none") > 1e6
 
 
 def test_an_end_that_cannot_be_told_is_not_missed(tmp_path):

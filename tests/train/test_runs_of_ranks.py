@@ -19,10 +19,11 @@ from stopped_run import run_of, write_data
 from sfctr.data import Source
 from sfctr.export import apply_deltas, load_export
 from sfctr.parallel.world import World
-from sfctr.spec.errors import DataError
+from sfctr.spec.errors import CapacityError, DataError
 from sfctr.spec.runfile import Export, Model, RunFile
 from sfctr.spec.runfile_text import decode_run_file, render_run_file
 from sfctr.spec.schema import Dense, Schema
+from sfctr.train import history
 from sfctr.train.fit import train_there
 from sfctr.train.run import Run, open_saved
 from sfctr.train.trainer import Trainer
@@ -187,6 +188,20 @@ def bad_batch_in_rank(place, text: str, run_dir: str, directory: str) -> str:
 
     Source.batches = reading
     return outcome_in_rank(place, text, run_dir, directory)
+
+
+def full_disk_in_rank(place, text: str, run_dir: str, directory: str) -> str:
+    def refused(path, line):
+        raise CapacityError(f"{path} could not be written: no space left")
+
+    history._append = refused
+    return outcome_in_rank(place, text, run_dir, directory)
+
+
+def test_a_history_that_cannot_be_written_ends_all_ranks_with_the_reason(place):
+    found = run_places(2, full_disk_in_rank, render_run_file(run_of()), "full", str(Path.cwd()), timeout_s=60)
+    why = "full/history.jsonl could not be written: no space left"
+    assert found == [f"CapacityError: {why}", f"CapacityError: rank 0: {why}"]
 
 
 @pytest.mark.parametrize("window", [0, 3])

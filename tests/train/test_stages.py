@@ -29,6 +29,8 @@ STEP = {"step": 10.0, "features": 1.0, "forward": 3.0, "backward": 4.0, "update"
             {"wait": 10, "read": 9, "plan": 1, "fetch": 12.2},
             "fetch from disk: 61 % of the step; raise tiers.ram or train.window",
         ),
+        (4, {"wait": 3, "read": 12, "plan": 7, "fetch": 6}, "reading: 92 % of the step; raise data.threads"),
+        (4, {"wait": 3, "read": 12, "plan": 7, "fetch": 6, "lift": 0.1}, "planning where rows go: 54 % of the step"),
         (4, {"wait": 10, "plan": 14, "write_back": 12}, "writing rows back to disk: 60 % of the step; raise tiers.ram"),
         (4, {"wait": 10, "plan": 14, "write_back": 2}, "planning where rows go: 60 % of the step; raise"),
         (
@@ -47,6 +49,17 @@ STEP = {"step": 10.0, "features": 1.0, "forward": 3.0, "backward": 4.0, "update"
 )
 def test_the_stage_that_bound_a_run_is_named_with_its_share_and_a_remedy(window, spans, expected):
     assert str(bound(stage_seconds({**STEP, **spans}), window=window)).startswith(expected)
+
+
+def test_a_stage_that_worked_while_no_step_ran_is_no_share_of_the_steps():
+    found = bound({**STEP, "wait": 2, "read": 20}, window=4)
+    assert (found.share, str(found)) == (20 / 12, "reading: longer than the steps took; raise data.threads")
+
+
+def test_a_part_of_a_step_is_never_more_than_all_of_it():
+    """A line is written before its last step has ended."""
+    found = bound({"step": 1.0, "forward": 2.0, "backward": 2.0, "update": 1.0}, window=4)
+    assert (found.part, found.share) == ("model", 0.8)
 
 
 def test_a_bound_says_which_part_it_is():

@@ -141,7 +141,8 @@ class Checkpointer:
 
     def _join(self) -> None:
         if self._thread is not None:
-            self._thread.join()
+            with span("checkpoint wait"):
+                self._thread.join()
             self._thread = None
 
     def _go_on_after_one_failure(self) -> None:

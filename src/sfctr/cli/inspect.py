@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from sfctr.spec.sizes import size_text
 from sfctr.spec.tables import Table
 
 from .inspect_checkpoint import inspect_checkpoint, is_checkpoint
 from .inspect_delta import inspect_delta, is_delta
 from .metrics import metrics_text
 from .score import RUN, WHICH, Which
-from .text import size_text, table_text
+from .text import table_text
 
 if TYPE_CHECKING:
     from sfctr.store import Store

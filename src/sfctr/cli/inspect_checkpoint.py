@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfctr.spec.errors import CheckpointError
+from sfctr.spec.sizes import size_text
 
 from .metrics import metrics_text
-from .text import size_text, table_text
+from .text import table_text
 
 if TYPE_CHECKING:
     from sfctr.checkpoint import Checkpoint

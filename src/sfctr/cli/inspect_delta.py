@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .text import size_text, table_text
+from sfctr.spec.sizes import size_text
+
+from .text import table_text
 
 
 def is_delta(directory: Path) -> bool:

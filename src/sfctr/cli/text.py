@@ -19,14 +19,6 @@ def parse_count(text: str, what: str) -> int:
     return int(count)
 
 
-def size_text(num_bytes: int) -> str:
-    """As in "2.1 GB", in powers of 1000."""
-    if num_bytes < 1000:
-        return f"{num_bytes} B"
-    power = min((len(str(num_bytes)) - 1) // 3, 4)
-    return f"{num_bytes / 1000**power:.1f} {' kMGT'[power]}B"
-
-
 def number_text(value: object) -> str:
     """A metric to five places, a count with thousands separated, anything else as it is."""
     if isinstance(value, float):

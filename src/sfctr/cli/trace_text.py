@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .text import size_text, table_text
+from sfctr.spec.sizes import size_text
+
+from .text import table_text
 
 if TYPE_CHECKING:
     from sfctr.trace import Advice, TableTrace, TraceReport

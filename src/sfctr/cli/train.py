@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sfctr.spec.errors import ConfigError, Terminated
+from sfctr.spec.errors import ConfigError, SfctrError, Terminated
 
 from .metrics import metrics_text
 from .report import report_if_possible
@@ -71,6 +71,7 @@ def train(
             check_place(run_dir)
         if others is not None:
             more |= {"world": others.world, "job": job}
+        told_before = _told_in(run_dir)
         try:
             train_there(options, run_dir, resume=resume, overwrite=overwrite, **more)
         except (KeyboardInterrupt, Terminated) as stopped:
@@ -79,8 +80,22 @@ def train(
             kept = [f"what was learnt until then is in {run_dir}/last/"] if (run_dir / "last").exists() else []
             can_go_on = any((run_dir / CHECKPOINTS).glob("step-*"))
             raise type(stopped)(*kept, *(["--resume goes on with it"] if can_go_on else [])) from None
+        except SfctrError:
+            if others is None and _told_in(run_dir) != told_before:  # what is refused has trained nothing
+                report_if_possible(run_dir)
+            raise
         if is_first:
             print(_summary(open_saved(run_dir).facts, options.train.watch, run_dir, report_if_possible(run_dir)))
+
+
+def _told_in(run_dir: Path) -> tuple[int, int] | None:
+    """Another value once training has begun there: what its history has come to, None without one."""
+    from sfctr.train.run_dir import HISTORY_FILE
+
+    if not (run_dir / HISTORY_FILE).is_file():
+        return None
+    found = (run_dir / HISTORY_FILE).stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def check_place(run_dir: Path) -> None:

@@ -12,7 +12,17 @@ from sfctr.spec.struct_tree import entry_name, join_path, shown, to_plain
 from sfctr.train.log import Line
 
 from . import words
-from .findings import best_line, bound_of, rows_per_second, rows_trained, state_of, step_seconds, uses_of, wall_seconds
+from .findings import (
+    best_line,
+    bound_of,
+    rows_per_second,
+    rows_per_second_of_steps,
+    rows_trained,
+    state_of,
+    stretches_of,
+    uses_of,
+    wall_seconds,
+)
 from .html import Html, figures, page, paragraph, section, table, text
 from .pictures import Picture, Scale, Series, at, rates
 from .record import Record, number
@@ -64,15 +74,14 @@ def _outcomes(runs: dict[str, Record]) -> Iterator[Html]:
     rows = []
     for name, record in runs.items():
         last, best = record.valid[-1] if record.valid else {}, best_line(record)
-        steps, trained = step_seconds(record), rows_trained(record)
         rows.append(
             (
                 name,
                 *(words.metric(number(each)) for each in (best.get("auc"), last.get("auc"), last.get("logloss"))),
-                words.short(trained),
+                words.short(rows_trained(record)),
                 words.duration(wall_seconds(record)),
                 words.short(rows_per_second(record)),
-                words.short(trained / steps if steps > 0 else None),
+                words.short(rows_per_second_of_steps(record)),
             )
         )
     yield table(heading, rows)
@@ -152,15 +161,8 @@ def _seconds(record: Record, line: Line) -> float:
 
 
 def _pace(record: Record) -> Points:
-    found, before = [], 0.0
-    for line in record.train:
-        spent = line.get("stage_s", {})
-        seconds = sum(spent.get(name, 0.0) for name in ("step", "bring", "wait"))
-        rows = record.rows_at(line)
-        if seconds > 0:
-            found.append((rows, (rows - before) / seconds))
-        before = rows
-    return found
+    spent = [stretch for stretch in stretches_of(record) if stretch.seconds > 0]
+    return [(record.rows_at(each.line), each.rows / each.seconds) for each in spent]
 
 
 def _hit_rates(record: Record) -> Points:

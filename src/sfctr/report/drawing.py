@@ -1,6 +1,7 @@
 """Draws a picture as SVG that is a part of a page: its colours are the page's variables, its text the page's font.
 
-matplotlib does the work, through its objects alone: no backend is chosen, and its settings are as before afterwards.
+matplotlib does the work, through its objects alone: no backend is chosen, settings of the user (matplotlibrc, styles)
+change nothing, and all are as before afterwards.
 Nothing that a user named is drawn (names are in the legend, which is HTML), so no text is taken for markup and no glyph
 is missing. The same picture gives the same text.
 """
@@ -62,7 +63,8 @@ def draw(picture: Picture) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_SETTINGS):
+    defaults = {name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")}
+    with mpl.rc_context({**defaults, **_SETTINGS}):
         figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72))
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()

@@ -5,12 +5,12 @@ Pure functions; what the record does not tell is None, or left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sfctr.spec.tables import Table
 from sfctr.train.log import Line
-from sfctr.train.stages import THREADS_AHEAD, Bound, bound, parts_of_step
+from sfctr.train.stages import Bound, bound, parts_of_training, threads_ahead
 
 from .record import Record, number
 
@@ -24,8 +24,8 @@ TIERS = {"device": "device", "ram": "RAM", "disk": "disk"}
 class Use:
     """What one tier did for one table.
 
-    asked: unique keys of batches, counted in each, that had a row before. hits: those whose row was in the tier. came,
-    left: rows copied into it from the tier below and back. num_bytes: their size.
+    asked: unique keys of batches, counted in each, that had a row before; at least one. hits: those whose row was in
+    the tier. came, left: rows copied into it from the tier below and back. num_bytes: their size.
     """
 
     tier: str
@@ -37,8 +37,8 @@ class Use:
     num_bytes: int
 
     @property
-    def rate(self) -> float | None:
-        return min(1.0, self.hits / self.asked) if self.asked else None
+    def rate(self) -> float:
+        return min(1.0, self.hits / self.asked)
 
     @property
     def moved(self) -> int:
@@ -53,6 +53,21 @@ class Held:
     rows: int
     num_bytes: int
     what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A line on training that has times: the steps and rows since the line before it, and what they took of training's
+    own thread, seconds by its parts."""
+
+    line: Line
+    steps: int
+    rows: float
+    parts: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
 
 
 def best_line(record: Record) -> Line:
@@ -70,21 +85,43 @@ def rows_trained(record: Record) -> int:
 
 
 def wall_seconds(record: Record) -> float | None:
-    """From the first step to the last, or to the end where training began once."""
+    """From the first step to the last, or to the end where all of it was trained at one go."""
+    return number((record.ended if _is_told_whole(record) else record.last).get("seconds"))
+
+
+def _is_told_whole(record: Record) -> bool:
+    """Whether the end of the run speaks of all of it."""
     begins = [line for line in record.history if line.get("kind") == "begin"]
-    if len(begins) == 1 and record.ended:
-        return number(record.ended.get("seconds"))
-    return number(record.last.get("seconds"))
+    return len(begins) == 1 and begins[0].get("step") == 0 and bool(record.ended)
 
 
 def step_seconds(record: Record) -> float:
-    """Of all steps, waits for their batches included."""
-    return sum(record.stage_s[name] for name in ("step", "bring", "wait"))
+    """Of all steps, what they took to get their batches included."""
+    return sum(parts_of_training(record.stage_s, window_of(record)).values())
+
+
+def stretches_of(record: Record) -> Iterator[Stretch]:
+    """Of the whole run; lines without times or without steps are left out."""
+    window, step, rows = window_of(record), 0, 0.0
+    for line in record.train:
+        steps, more = line.get("step", 0) - step, record.rows_at(line) - rows
+        step, rows = line.get("step", 0), record.rows_at(line)
+        if line.get("stage_s") and steps > 0:
+            yield Stretch(line=line, steps=steps, rows=more, parts=parts_of_training(line["stage_s"], window))
 
 
 def rows_per_second(record: Record) -> float | None:
+    """Of wall time, with rows and seconds up to the same point."""
     seconds = wall_seconds(record)
-    return rows_trained(record) / seconds if seconds else None
+    rows = rows_trained(record) if _is_told_whole(record) else record.rows_at(record.last)
+    return rows / seconds if seconds else None
+
+
+def rows_per_second_of_steps(record: Record) -> float | None:
+    """While steps ran, of the rows whose time is known: steps after the last line on training are not."""
+    stretches = list(stretches_of(record))
+    seconds = sum(stretch.seconds for stretch in stretches)
+    return sum(stretch.rows for stretch in stretches) / seconds if seconds > 0 else None
 
 
 def bound_of(record: Record) -> Bound | None:
@@ -100,16 +137,9 @@ def window_of(record: Record) -> int:
 
 def threads_of(record: Record) -> dict[str, dict[str, float]]:
     """By thread, seconds of its parts over the whole run; the first is training's own. One alone with window 0."""
-    own = parts_of_step(record.stage_s)
-    ahead: list[dict[str, float]] = [{name: record.stage_s[name] for name in names} for names in THREADS_AHEAD]
-    if window_of(record) == 0:
-        found = {"training": {**own, **{name: seconds for each in ahead for name, seconds in each.items()}}}
-    else:
-        found = {
-            "training": {**own, "wait": record.stage_s["wait"]},
-            "reading ahead": ahead[0],
-            "placing ahead": ahead[1],
-        }
+    window = window_of(record)
+    found = {"training": parts_of_training(record.stage_s, window)}
+    found |= threads_ahead(record.stage_s) if window else {}
     kept = {
         thread: {name: seconds for name, seconds in parts.items() if seconds > 0} for thread, parts in found.items()
     }
@@ -146,7 +176,7 @@ def worst_use(uses: list[Use]) -> Use | None:
     """The lowest hit rate among tables that are asked for enough; None where nothing was ever missed."""
     enough = LEAST_SHARE * sum(use.asked for use in uses) / max(1, len({use.tier for use in uses}))
     missed = [use for use in uses if use.asked >= enough and use.hits < use.asked]
-    return min(missed, key=lambda use: use.rate or 0.0, default=None)
+    return min(missed, key=lambda use: use.rate, default=None)
 
 
 def busiest_use(uses: list[Use]) -> Use | None:

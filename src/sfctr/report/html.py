@@ -100,10 +100,10 @@ def bar(part: float | None, label: str) -> Html:
     )
 
 
-def folded(summary: str, inner: Html, *, is_open: bool = False) -> Html:
+def folded(summary: str, inner: Html) -> Html:
     if not inner:
         return Html()
-    return Html(f"<details{' open' if is_open else ''}><summary>{text(summary)}</summary>\n{inner}\n</details>")
+    return Html(f"<details><summary>{text(summary)}</summary>\n{inner}\n</details>")
 
 
 def code(value: str) -> Html:

@@ -6,39 +6,21 @@ A picture of which nothing is known is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sfctr.train.log import Line
-from sfctr.train.stages import parts_of_step
+from sfctr.train.stages import NAMES
 
-from .findings import TIERS, Use, uses_of, window_of
+from .findings import TIERS, Use, stretches_of, uses_of
 from .record import Record, number
 
 Scale = Literal["number", "share", "count", "bytes", "seconds"]
 MOST_LINES = 6
 """Tables or labels that have a line of their own in a picture."""
-PARTS = {
-    "rows": "reading and updating rows",
-    "model": "dense model",
-    "ranks": "between processes",
-    "other": "metrics and the loop",
-    "wait": "waiting for the batch",
-    "read": "reading",
-    "unique": "unique ids",
-    "share": "sharing keys",
-    "plan": "planning",
-    "write_back": "writing rows back",
-    "fetch": "fetching from disk",
-    "lift": "moving to the device",
-}
-"""Parts of a step and stages ahead of it, as a legend names them."""
-COLOURS = {name: place for place, name in enumerate(("rows", "model", "ranks", "other", "wait"))} | {
-    name: place
-    for place, name in enumerate(("read", "unique", "share", "plan", "write_back", "fetch", "lift"), start=5)
-}
-"""The number of each part's colour."""
+COLOURS = {name: place for place, name in enumerate(NAMES)}
+"""The number of the colour of each part of a step and stage ahead of it."""
 
 
 @dataclass(frozen=True)
@@ -128,21 +110,19 @@ def _labels(record: Record) -> list[str]:
 
 def time(record: Record) -> list[Picture]:
     """What a step took, and the pace."""
-    spent = list(_stretches(record))
-    xs = [record.rows_at(line) for line, _ in spent]
-    parts = [_parts(line.get("stage_s", {}), window_of(record)) for line, _ in spent]
-    names = [name for name in PARTS if any(part.get(name, 0) > 0 for part in parts)]
+    stretches = list(stretches_of(record))
+    xs = [record.rows_at(each.line) for each in stretches]
+    names = [name for name in NAMES if any(each.parts.get(name, 0) > 0 for each in stretches)]
     layers = [
         Series(
-            PARTS[name],
+            NAMES[name],
             xs,
-            [_ratio(p.get(name, 0.0), steps) for p, (_, steps) in zip(parts, spent, strict=True)],
+            [_ratio(each.parts.get(name, 0.0), each.steps) for each in stretches],
             COLOURS[name],
         )
         for name in names
     ]
-    totals = [sum(part.values()) for part in parts]
-    rates = [_ratio(rows, total) for rows, total in zip(_differences(xs), totals, strict=True)]
+    rates = [_ratio(each.rows, each.seconds) for each in stretches]
     found = [
         Picture(
             title="Time of a step",
@@ -160,24 +140,6 @@ def time(record: Record) -> list[Picture]:
         ),
     ]
     return [picture for picture in found if picture]
-
-
-def _parts(stage_s: Mapping[str, float], window: int) -> dict[str, float]:
-    """Seconds of training's own thread, by its parts."""
-    parts = parts_of_step(stage_s)
-    if window:
-        return {**parts, "wait": stage_s.get("wait", 0.0)}
-    return {**parts, **{name: stage_s.get(name, 0.0) for name in COLOURS if name not in parts}}
-
-
-def _stretches(record: Record) -> Iterator[tuple[Line, float]]:
-    """Each line on training with its steps; those of lines without times are left out."""
-    before = 0
-    for line in record.train:
-        steps = line.get("step", 0) - before
-        before = line.get("step", 0)
-        if line.get("stage_s") and steps > 0:
-            yield line, steps
 
 
 def tiers(record: Record) -> list[Picture]:

@@ -11,7 +11,7 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ class Record:
     """What a run left.
 
     name: of its directory. run: its run file, or None where that is missing or of another version; run_text: the file
-    as it is. lines: of metrics.jsonl. history: of history.jsonl.
+    as it is. lines: of metrics.jsonl. history: of history.jsonl. unreadable: how many lines of history.jsonl are none.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Record:
     run_text: str
     lines: Sequence[Line]
     history: Sequence[Line]
+    unreadable: int = 0
 
     @cached_property
     def train(self) -> list[Line]:
@@ -111,7 +112,11 @@ class Record:
     @property
     def notices(self) -> list[str]:
         """Those of all times that training went on here, each once."""
-        return list(dict.fromkeys(text for line in self.history for text in line.get("notices", ())))
+        found = list(dict.fromkeys(text for line in self.history for text in line.get("notices", ())))
+        if self.unreadable:
+            lines = "1 line is" if self.unreadable == 1 else f"{self.unreadable} lines are"
+            found.append(f"{HISTORY_FILE}: {lines} not readable and left out; a process was killed while it wrote")
+        return found
 
 
 def read_record(run_dir: Path) -> Record:
@@ -121,12 +126,15 @@ def read_record(run_dir: Path) -> Record:
         raise ConfigError(f"{run_dir} {what}; give the directory that sfctr train or fit wrote")
     file = run_dir / RUN_FILE
     text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+    history = [entry for _, entry in _entries(run_dir / HISTORY_FILE)]
+    known = [entry for entry in history if entry is not None]
     return Record(
         name=run_dir.resolve().name,
         run=_decoded(text, str(file)),
         run_text=text,
         lines=_lines(run_dir / METRICS_FILE),
-        history=_lines(run_dir / HISTORY_FILE),
+        history=known,
+        unreadable=len(history) - len(known),
     )
 
 
@@ -145,22 +153,26 @@ def _decoded(text: str, where: str) -> RunFile | None:
 
 
 def _lines(path: Path) -> list[Line]:
-    """Those that are complete; the last may be being written."""
-    if not path.exists():
-        return []
+    """Those of a file that must have no others."""
     found = []
+    for place, entry in _entries(path):
+        if entry is None:
+            raise ConfigError(f"{path}, line {place}, is no JSON object; it was damaged or is no file of a run")
+        found.append(entry)
+    return found
+
+
+def _entries(path: Path) -> Iterator[tuple[int, Line | None]]:
+    """Each line that is complete by its place, None where it is no JSON object; the last may be being written."""
+    if not path.exists():
+        return
     text = path.read_text(encoding="utf-8", errors="replace")
-    for place, line in enumerate(text.splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            continue
+    for place, line in enumerate(text.split("\n")[:-1], start=1):
         try:
             entry = json.loads(line)
         except ValueError:
             entry = None
-        if not isinstance(entry, dict):
-            raise ConfigError(f"{path}, line {place}, is no JSON object; it was damaged or is no file of a run")
-        found.append(entry)
-    return found
+        yield place, entry if isinstance(entry, dict) else None
 
 
 def _total(counts: Iterable[Mapping[str, float]]) -> Counter[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sfctr.train.log import Line
-from sfctr.train.stages import THREADS_AHEAD, parts_of_step
+from sfctr.train.stages import NAMES, STAGES_AHEAD, parts_of_step
 
 from . import words
 from .findings import (
@@ -15,6 +15,7 @@ from .findings import (
     bound_of,
     busiest_use,
     rows_per_second,
+    rows_per_second_of_steps,
     rows_trained,
     state_of,
     step_seconds,
@@ -25,7 +26,6 @@ from .findings import (
     worst_use,
 )
 from .html import Html, joined, paragraph, strong, text
-from .pictures import PARTS
 from .record import Record, number
 
 _MOST_BESIDE = 0.75
@@ -56,10 +56,8 @@ def numbers(record: Record) -> Iterator[tuple[str, str, str]]:
         yield "AUC", words.DASH, "nothing was held out to measure it on"
     yield "Rows trained", words.short(rows_trained(record)), f"{rows_trained(record):,} in {_steps(record)}"
     yield "Wall time", words.duration(wall_seconds(record)), "from the first step to the end"
-    rate = rows_per_second(record)
-    steps = step_seconds(record)
-    trained = max((record.rows_at(line) for line in record.train), default=0)
-    about = f"{words.short(trained / steps)} while steps ran" if steps > 0 else "evaluations included"
+    rate, of_steps = rows_per_second(record), rows_per_second_of_steps(record)
+    about = "evaluations included" if of_steps is None else f"{words.short(of_steps)} while steps ran"
     yield "Rows a second", words.short(rate), about
 
 
@@ -82,9 +80,8 @@ def statements_of(record: Record) -> Iterator[tuple[str, object]]:
     yield "Worst tier", worst_in_words(record)
     if told := _memory_in_words(record):
         yield "Memory", told
-    unseen = unseen_of(record)
-    if unseen:
-        feature, rate = next(iter(unseen.items()))
+    feature, rate = next(iter(unseen_of(record).items()), ("", 0.0))
+    if rate > 0:
         yield (
             "Unseen keys",
             f"most in feature {feature}: {words.share(rate)} of its keys at the last evaluation had no row",
@@ -96,9 +93,10 @@ def bound_in_words(record: Record) -> Html:
     found = bound_of(record)
     if found is None:
         return text("not known: its lines have no times of stages")
-    share, waited = words.share(found.share, 0), record.stage_s["wait"] / step_seconds(record)
+    share = words.share(found.share, 0) if found.share <= 1 else "longer than the steps"
+    waited = record.stage_s["wait"] / step_seconds(record)
     remedy = f". To make it faster, {found.remedy}."
-    if not any(found.part in names for names in THREADS_AHEAD) or waited == 0:
+    if found.part not in STAGES_AHEAD or waited == 0:
         return joined(strong(found.what), f", {share} of the time of its steps", remedy)
     why = (
         f". Training waited {words.share(waited, 0)} of the time of its steps for the next batch, and of what makes"
@@ -113,14 +111,15 @@ def _longest_in_words(record: Record) -> str:
     """The longest part of training's own thread but for waiting."""
     parts = parts_of_step(record.stage_s)
     longest = max(parts, key=lambda name: parts[name])
-    return f"{PARTS[longest]} ({words.share(parts[longest] / step_seconds(record), 0)})"
+    return f"{NAMES[longest]} ({words.share(parts[longest] / step_seconds(record), 0)})"
 
 
 def beside_in_words(record: Record) -> str:
     """What was done when no step ran."""
     whole, steps = wall_seconds(record) or 0.0, step_seconds(record)
     told = f"Of {words.duration(whole)} in all, {words.duration(whole - steps)} went into other things than steps"
-    names = {"evaluate": "evaluating", "save": "saving models", "delta": "writing deltas"}
+    names = {"evaluate": "evaluating", "save": "saving models"}
+    names |= {"checkpoint": "pauses and waits for checkpoints", "delta": "writing deltas"}
     known = {what: record.beside_s[name] for name, what in names.items()}
     parts = [f"{what} {words.duration(seconds)}" for what, seconds in known.items() if seconds > 0]
     return f"{told}: {', '.join(parts)}." if parts else f"{told}."

@@ -2,7 +2,8 @@
 
 A run is a folder of its own, named after it. Scalars are named after where they lie in a line of metrics.jsonl:
 train/loss, valid/auc, valid/labels/click/auc, train/stage_s/fetch, train/moved/item/hits. They are the lines' own, so
-counts and seconds are those of a stretch. Writing a run again replaces what was written of it before.
+counts and seconds are those of a stretch. Writing a run again replaces what was written of it before, and leaves event
+files of others that are in its folder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from .comparison_page import distinct_names
 from .record import Record, number
 
 _NO_SCALARS = ("kind", "step", "epoch", "rows", "seconds", "best", "undefined")
-_EVENTS = "events.out.tfevents.*"
+_SUFFIX = ".sfctr"
+"""Ends the names of event files that are ours."""
 
 
 def write_events(records: Sequence[Record], out_dir: Path) -> list[Path]:
@@ -37,9 +39,9 @@ def write_events(records: Sequence[Record], out_dir: Path) -> list[Path]:
         folder = out_dir / name
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for old in folder.glob(_EVENTS):
+            for old in folder.glob(f"events.out.tfevents.*{_SUFFIX}"):
                 old.unlink()
-            writer = EventFileWriter(str(folder))
+            writer = EventFileWriter(str(folder), filename_suffix=_SUFFIX)
             for rows, seconds, values in scalars(record):
                 summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
                 writer.add_event(Event(step=rows, wall_time=seconds, summary=summary))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sfctr.train.stages import NAMES
+
 from . import words
 from .drawing import colour
 from .findings import threads_of
 from .html import Html, box, class_of, text
-from .pictures import COLOURS, PARTS
+from .pictures import COLOURS
 from .record import Record
 
 _LEAST_SHOWN = 0.12
@@ -31,12 +33,12 @@ def _thread_bar(thread: str, parts: Mapping[str, float], longest: float, bound: 
     for name, seconds in parts.items():
         width, style = 100 * seconds / longest, COLOURS[name]
         is_bound = name == bound
-        label = PARTS[name] if seconds / longest >= _LEAST_SHOWN else ""
+        label = NAMES[name] if seconds / longest >= _LEAST_SHOWN else ""
         segments.append(
             f'<span{class_of("bound" if is_bound else "")} style="width:{width:.2f}%;background:var({colour(style)})"'
-            f' title="{text(PARTS[name])}">{text(label)}</span>'
+            f' title="{text(NAMES[name])}">{text(label)}</span>'
         )
-        told = f"{text(PARTS[name])} <b>{text(words.duration(seconds))}</b>" + (" ◂ bound the run" if is_bound else "")
+        told = f"{text(NAMES[name])} <b>{text(words.duration(seconds))}</b>" + (" ◂ bound the run" if is_bound else "")
         legend.append(f"<li{class_of('bound' if is_bound else '')}>{box(style)}<span>{told}</span></li>")
     return (
         f'<div class="thread"><div class="name">{text(thread)} <b>{text(words.duration(total))}</b></div>'

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from sfctr.spec.sizes import scaled_text, size_text
+
 DASH = "–"
 
 
 def size(num_bytes: float | None) -> str:
-    """As in "2.1 GB", in powers of 1000."""
-    return _scaled(num_bytes, (" B", " kB", " MB", " GB", " TB", " PB"))
+    return DASH if num_bytes is None else size_text(num_bytes)
 
 
 def short(value: float | None) -> str:
     """As in "1.2 M", for a count."""
-    return _scaled(value, ("", " k", " M", " G", " T", " P"))
+    return DASH if value is None else scaled_text(value, ("", " k", " M", " G", " T", " P"))
 
 
 def count(value: float | None) -> str:
@@ -50,13 +51,3 @@ def duration(seconds: float | None) -> str:
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _scaled(value: float | None, units: tuple[str, ...]) -> str:
-    if value is None:
-        return DASH
-    power = 0
-    while abs(value) >= 999.5 and power < len(units) - 1:
-        value, power = value / 1000, power + 1
-    text = f"{value:.0f}" if power == 0 or abs(value) >= 99.5 else f"{value:.1f}"
-    return text + units[power]

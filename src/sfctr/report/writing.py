@@ -1,8 +1,11 @@
-"""Pages to files. A file is written beside and renamed, so that a reader never finds half of one."""
+"""Pages to files. A file is written beside, by a name that no other process has, and renamed: a reader never finds half
+of one, and where it cannot be written nothing is left."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sfctr.spec.errors import writing
@@ -31,9 +34,14 @@ def write_tensorboard(run_dirs: Sequence[Path], out_dir: Path) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> Path:
-    beside = path.with_name(f"{path.name}.new")
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.rename(path)
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                beside.unlink()
+            raise
     return path

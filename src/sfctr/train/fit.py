@@ -7,7 +7,7 @@ both leave the same directory behind (see run.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +177,12 @@ def train_there(
                 resume = resume or began_here(run_dir, job)
                 stack.enter_context(claimed(run_dir, resume=resume, overwrite=overwrite and not resume))
             resume = together.hear_first(bytes([resume])) == b"\1"
+        recorder = stack.enter_context(Recorder(_open_trace(stack, ranks.own_path(trace))))
         origin = None if restore is None else Origin.open(restore, allow, ranks.loop)
         run = run if origin is None else origin.settle(run)
         asked_threads, is_new = run.train.torch_threads, not (resume and (run_dir / RUN_FILE).exists())
         run, start = find_start(run, run_dir, model, ranks.loop) if resume else (settled(run, model), None)
         module = (build_run_model(run) if model is None else model).to(run.train.device)
-        recorder = stack.enter_context(Recorder(_open_trace(stack, ranks.own_path(trace))))
         source, held_out = open_sources(stack, run, run_dir, data, valid, ranks=ranks)
         ranks.require_same_data(source, held_out)
         check_validation(run, held_out is not None)
@@ -203,7 +203,10 @@ def train_there(
         if trainer.has_ended and (run_dir / "last").exists():
             notice(f"{run_dir}: the run has ended, at step {trainer.step:,}, and nothing is left to train")
         else:
-            with told(run_dir / HISTORY_FILE, trainer.place, processes=ranks.size) if ranks.is_first else nullcontext():
+            with ExitStack() as history:
+                with Together(ranks.loop, "begin") as together:
+                    if together.is_first:
+                        history.enter_context(told(run_dir / HISTORY_FILE, trainer.place, processes=ranks.size))
                 _train(trainer, run_dir, progress)
             sentence = bound(stage_seconds(recorder.seconds()), window=run.train.window)
             if sentence is not None:

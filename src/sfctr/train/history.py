@@ -3,8 +3,9 @@
 kind "begin": training began, or went on. at (UTC, ISO 8601), step and rows that were trained before; versions of what
 decides a run's numbers; machine (name, system, processor, cores that this process may use, memory_bytes); processes.
 kind "end": it ended. at, step, rows; seconds since its "begin"; beside_s, seconds of what was done beside steps
-("evaluate", "save", "delta"); how, "finished" or what ended it, in words; notices, those given since it began. A
-process that is killed writes none.
+("evaluate", "save", "checkpoint", which is its pauses and waits for one that is being written, "delta"); how,
+"finished" or what ended it, in words; notices, all that were given, those before its "begin" among them. A process that
+is killed writes none.
 
 Unlike metrics.jsonl it is not cut when a run goes on from a checkpoint: it says what happened, not what the model saw.
 """
@@ -20,7 +21,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -29,7 +30,13 @@ from sfctr import __version__
 from sfctr.spec.errors import SfctrError, writing
 from sfctr.telemetry import current
 
-_BESIDE = ("evaluate", "save", "delta")
+_BESIDE = {
+    "evaluate": ("evaluate",),
+    "save": ("save",),
+    "checkpoint": ("checkpoint", "checkpoint wait"),
+    "delta": ("delta",),
+}
+"""The spans of each; none lies in another."""
 
 
 @contextmanager
@@ -38,7 +45,7 @@ def told(path: Path, position: Callable[[], Mapping[str, int]], *, processes: in
 
     Raises CapacityError where the first cannot be written; the other one is then not missed.
     """
-    began, before = monotonic(), set(current().said())
+    began = monotonic()
     _append(path, {"kind": "begin", **_now(position), **_with_what(), "processes": processes})
     how = "finished"
     try:
@@ -47,16 +54,20 @@ def told(path: Path, position: Callable[[], Mapping[str, int]], *, processes: in
         how = _words(error)
         raise
     finally:
-        notices = [text for text in current().said() if text not in before]
-        beside = {name: round(current().seconds().get(name, 0.0), 6) for name in _BESIDE}
+        spent = current().seconds()
+        beside = {name: round(sum(spent.get(span, 0.0) for span in spans), 6) for name, spans in _BESIDE.items()}
         line = {"kind": "end", **_now(position), "seconds": monotonic() - began, "beside_s": beside}
-        line |= {"how": how, "notices": notices}
+        line |= {"how": how, "notices": current().said()}
         with suppress(SfctrError, OSError):
             _append(path, line)
 
 
-def peak_bytes() -> int:
-    """The most memory that this process has had."""
+def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
+    """The most memory that this process has had; where the system tells it, without that of the one which began it."""
+    with suppress(OSError):
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -95,5 +106,12 @@ def _words(error: BaseException) -> str:
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
-    with writing(path), path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    """A line of its own, also after one that a process which was killed, or a full disk, left without its end."""
+    with writing(path), path.open("ab+") as file:
+        is_torn = file.tell() > 0 and _last_byte(file) != b"\n"
+        file.write(b"\n" * is_torn + json.dumps(line).encode() + b"\n")
+
+
+def _last_byte(file: BinaryIO) -> bytes:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1)

@@ -4,9 +4,10 @@
                       (gradients to other ranks), sum (of the dense part's gradients), update; "step" is all of a step
                       but wait and bring
   ahead of it         read, unique, share (keys with other ranks) | plan, write_back (evictions that waited for the
-                      disk; not in plan), fetch, lift (to the device)
-Each `|` separates threads; with window 0 all is one thread, and there is no wait. In bring, send, sum and share a rank
-also waits for slower ones.
+                      disk; not in plan) | fetch
+Each `|` separates threads. With a device tier plan, write_back, fetch and lift (to the device) share one; without one,
+what is fetched before rows spill, which is next to nothing, is the planner's. With window 0 all is one thread, and
+there is no wait. In bring, send, sum and share a rank also waits for slower ones.
 """
 
 from __future__ import annotations
@@ -27,25 +28,38 @@ STAGES = (
 Seconds = Mapping[str, float]
 Counters = Mapping[str, Mapping[str, int]]
 
-THREADS_AHEAD = (("read", "unique", "share"), ("plan", "write_back", "fetch", "lift"))
+STAGES_AHEAD = ("read", "unique", "share", "plan", "write_back", "fetch", "lift")
 _IS_WAITING = 0.1
 """Share of the time that training waits from which on what it waits for bounds the run."""
 
-_WORDS = {
-    "read": ("reading", "raise data.threads"),
-    "unique": ("finding unique ids", "raise train.threads"),
-    "share": ("sharing keys with other ranks", "use a faster network, or fewer processes"),
-    "ranks": (
-        "rows and gradients on their way between ranks",
-        'set parallel.wire = "bf16", or try the other parallel.sync',
-    ),
-    "plan": ("planning where rows go", "raise train.threads or tiers.ram"),
-    "write_back": ("writing rows back to disk", "raise tiers.ram"),
-    "fetch": ("fetch from disk", "raise tiers.ram or train.window"),
-    "lift": ("moving rows to the device", "raise tiers.device or train.window"),
-    "rows": ("reading and updating rows", "raise train.threads"),
-    "model": ("the dense model", 'raise train.torch_threads, set train.autocast = "bf16", or make it smaller'),
-    "other": ("metrics and the loop itself", "raise train.batch_size"),
+NAMES = {
+    "rows": "reading and updating rows",
+    "model": "the dense model",
+    "ranks": "rows and gradients between ranks",
+    "other": "metrics and the loop itself",
+    "wait": "waiting for the batch",
+    "read": "reading",
+    "unique": "finding unique ids",
+    "share": "sharing keys with other ranks",
+    "plan": "planning where rows go",
+    "write_back": "writing rows back to disk",
+    "fetch": "fetch from disk",
+    "lift": "moving rows to the device",
+}
+"""Parts of a step (see parts_of_training) and stages ahead of it, in words."""
+
+_REMEDIES = {
+    "rows": "raise train.threads",
+    "model": 'raise train.torch_threads, set train.autocast = "bf16", or make it smaller',
+    "ranks": 'set parallel.wire = "bf16", or try the other parallel.sync',
+    "other": "raise train.batch_size",
+    "read": "raise data.threads",
+    "unique": "raise train.threads",
+    "share": "use a faster network, or fewer processes",
+    "plan": "raise train.threads or tiers.ram",
+    "write_back": "raise tiers.ram",
+    "fetch": "raise tiers.ram or train.window",
+    "lift": "raise tiers.device or train.window",
 }
 
 
@@ -58,8 +72,8 @@ def stage_seconds(spans: Seconds) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Bound:
-    """What bound a run: a part of a step's time or a stage ahead of it, by its name; its share of the steps' seconds;
-    what it is, and what to do about it, in words."""
+    """What bound a run: a part of a step's time or a stage ahead of it, by its name; its share of the steps' seconds
+    (above 1 for a stage that also worked ahead while no step ran); what it is, and what to do about it, in words."""
 
     part: str
     share: float
@@ -67,7 +81,8 @@ class Bound:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.what}: {100 * self.share:.0f} % of the step; {self.remedy}"
+        share = f"{100 * self.share:.0f} % of the step" if self.share <= 1 else "longer than the steps took"
+        return f"{self.what}: {share}; {self.remedy}"
 
 
 def parts_of_step(stage_s: Seconds) -> dict[str, float]:
@@ -83,6 +98,20 @@ def parts_of_step(stage_s: Seconds) -> dict[str, float]:
     return {**parts, "other": max(0.0, stages["step"] + stages["bring"] - sum(parts.values()))}
 
 
+def parts_of_training(stage_s: Seconds, window: int) -> dict[str, float]:
+    """Seconds of training's own thread, by its parts: waits for batches, or with window 0 what makes them ready."""
+    names = ("wait",) if window else STAGES_AHEAD
+    return {**parts_of_step(stage_s), **{name: stage_s.get(name, 0.0) for name in names}}
+
+
+def threads_ahead(stage_s: Seconds) -> dict[str, dict[str, float]]:
+    """By thread ahead of training, seconds of its stages, zeros too; see lookahead/pipeline.py for who does what."""
+    threads = {"reading ahead": ("read", "unique", "share"), "placing ahead": ("plan", "write_back", "fetch", "lift")}
+    if not stage_s.get("lift", 0.0):
+        threads |= {"placing ahead": ("plan", "write_back"), "fetching ahead": ("fetch",)}
+    return {thread: {name: stage_s.get(name, 0.0) for name in names} for thread, names in threads.items()}
+
+
 def bound(stage_s: Seconds, *, window: int) -> Bound | None:
     """The stage that bound a run. None without a step.
 
@@ -91,24 +120,17 @@ def bound(stage_s: Seconds, *, window: int) -> Bound | None:
     Where training waits, the thread ahead of it that worked longest is the slowest of a chain, and its longest stage is
     named; else the longest part of training's own thread is. A stage's share is its seconds over those of the steps.
     """
-    stages = dict.fromkeys(STAGES, 0.0) | dict(stage_s)
-    parts = parts_of_step(stages)
-    step = stages["step"] + stages["bring"]
-    ahead = [{name: stages[name] for name in thread} for thread in THREADS_AHEAD]
-    if window == 0:
-        parts |= {name: seconds for thread in ahead for name, seconds in thread.items()}
-        total = step + sum(sum(thread.values()) for thread in ahead)
-    else:
-        total = step + stages["wait"]
-        if total > 0 and stages["wait"] / total >= _IS_WAITING:
-            parts = max(ahead, key=lambda thread: sum(thread.values()))
-    if step <= 0:
+    if stage_s.get("step", 0.0) + stage_s.get("bring", 0.0) <= 0:
         return None
+    parts = parts_of_training(stage_s, window)
+    total, wait = sum(parts.values()), parts.pop("wait", 0.0)
+    if wait / total >= _IS_WAITING:
+        parts = max(threads_ahead(stage_s).values(), key=lambda thread: sum(thread.values()))
     longest = max(parts, key=lambda name: parts[name])
-    what, remedy = _WORDS[longest]
-    if window == 0 and longest in stages:
+    remedy = _REMEDIES[longest]
+    if window == 0 and longest in STAGES_AHEAD:
         remedy = f"set train.window, so that it is done ahead of training, or {remedy}"
-    return Bound(longest, parts[longest] / total, what, remedy)
+    return Bound(longest, parts[longest] / total, NAMES[longest], remedy)
 
 
 class Stages:

@@ -66,10 +66,14 @@ class BlockCache {
   detail::Block take(std::size_t num_bytes) {
     {
       std::lock_guard lock(mutex_);
+      std::size_t best = free_.size();  // the least that fits, and of those the one given back last
       for (std::size_t i = free_.size(); i-- > 0;) {
         if (free_[i].num_bytes < num_bytes || free_[i].num_bytes > num_bytes * 2) continue;
-        const detail::Block found = free_[i];
-        free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(i));
+        if (best == free_.size() || free_[i].num_bytes < free_[best].num_bytes) best = i;
+      }
+      if (best < free_.size()) {
+        const detail::Block found = free_[best];
+        free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(best));
         kept_ -= found.num_bytes;
         count_in(found.num_bytes);
         return found;
@@ -108,7 +112,8 @@ class BlockCache {
   }
 
   void drop_excess() noexcept {
-    while (kept_ > 0 && in_use_ + kept_ > std::max(most_before_, most_in_use_)) drop_oldest();
+    const std::size_t most = std::max(most_before_, most_in_use_);
+    while (kept_ > 0 && in_use_ + kept_ > most + most / 4) drop_oldest();
   }
 
   void drop_oldest() noexcept {

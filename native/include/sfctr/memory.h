@@ -37,8 +37,9 @@ class Pages {
   std::size_t num_bytes_ = 0;
 };
 
-// Bytes that buffers hold, those kept for reuse included. The cache keeps no more than was in use at a time
-// lately: among the last one or two thousand buffers given back.
+// Bytes that buffers hold, those kept for reuse included. With those in use the cache has at most five
+// quarters of what was in use at a time lately, that is among the last one or two thousand buffers given back: batches
+// differ in size, and one that needs other blocks should not cost the largest of those kept.
 std::size_t scratch_bytes();
 
 namespace detail {

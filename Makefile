@@ -65,7 +65,8 @@ test-faults: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@failed=0; began=$$(date +%s); \
-	for file in $$($(BIN)/python benchmarks/all.py --others); do \
+	files=$$($(BIN)/python benchmarks/all.py --others) || failed=1; \
+	for file in $$files; do \
 		echo "== $$file"; $(BIN)/python $$file || failed=1; done; \
 	$(BIN)/python benchmarks/all.py $(BENCH) || failed=1; \
 	echo "make bench took $$((($$(date +%s) - began) / 60)) minutes"; exit $$failed

@@ -14,11 +14,14 @@ other benchmarks, which show what else is promised, are listed by --others; `mak
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,17 +64,28 @@ def run(script: Path, more: Sequence[str], folder: Path) -> list[Measure]:
     try:
         # stderr is what a person watches; stdout is for the one table
         command = [sys.executable, str(script), "--measures", str(file), *more]
-        done = subprocess.run(command, stdout=sys.stderr, timeout=LIMIT_S, check=False)
+        status = wait_for(command, LIMIT_S)
     except subprocess.TimeoutExpired:
         raise Failed(f"{script.name} had not ended after {LIMIT_S} s") from None
-    if done.returncode:
-        raise Failed(f"{script.name} ended with status {done.returncode}; run it alone to see why")
+    if status:
+        raise Failed(f"{script.name} ended with status {status}; run it alone to see why")
     if not file.exists():
         raise Failed(f"{script.name} wrote no measures")
     lines = measures.read(file)
     if unknown := {line.target for line in lines} - measures.TARGETS.keys():
         raise Failed(f"{script.name} has lines for {', '.join(sorted(unknown))}, which measures.TARGETS has not")
     return lines
+
+
+def wait_for(command: Sequence[str], limit_s: float) -> int:
+    """The status of a command. Raises TimeoutExpired, and then no process that it began runs beside the next one."""
+    with subprocess.Popen(command, stdout=sys.stderr, start_new_session=True) as process:
+        try:
+            return process.wait(limit_s)
+        except BaseException:  # Ctrl-C does not reach a session of its own
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 class Failed(Exception):

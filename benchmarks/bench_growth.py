@@ -79,7 +79,10 @@ def make_batches(rows: int, size: int, count: int) -> list[Batch]:
 
 
 def step_ms(store: sfctr.Store, batches: Sequence[Batch], window: int) -> float:
-    """Median over the steps that are not warming up. With a window the mean: steps are then not alike."""
+    """Median over the steps that are not warming up. With a window the mean: steps are then not alike.
+
+    The last `window` steps do not count, since nothing is prepared beside them.
+    """
     gradient = torch.full((batches[0].size, DIM), 1e-6)
     times = [time.perf_counter()]
     for step in sfctr.Lookahead(batches, store, schema=SCHEMA, window=window):
@@ -87,7 +90,7 @@ def step_ms(store: sfctr.Store, batches: Sequence[Batch], window: int) -> float:
         torch.autograd.backward([features[name] for name in COLUMNS], [gradient] * len(COLUMNS))
         step.step(None)
         times.append(time.perf_counter())
-    taken = np.diff(times)[WARM:]
+    taken = np.diff(times)[WARM : len(batches) - window]
     return 1e3 * float(np.median(taken) if window == 0 else taken.mean())
 
 

@@ -70,7 +70,7 @@ class Times:
 
     @property
     def stages_ms(self) -> dict[str, float]:
-        return {name: statistics.fmean(seconds) * 1e3 for name, seconds in self.stages.items()}
+        return {name: statistics.median(seconds) * 1e3 for name, seconds in self.stages.items()}
 
     @property
     def work_ms(self) -> float:
@@ -113,10 +113,12 @@ class Trainings:
                     times.stages[name].append(spans[name])
 
     def read(self, source: Source, times: Times) -> None:
-        """Reading by itself, of which a source does a part in a thread of its own."""
-        began, batches = time.perf_counter(), WARM + self.count
-        assert len(list(islice(source(), batches))) == batches
-        times.stages["read"].append((time.perf_counter() - began) / batches)
+        """Reading by itself, of which a source does a part in a thread of its own; opening it is part of warming up."""
+        with closing(source()) as batches:  # type: ignore[type-var]
+            assert len(list(islice(batches, WARM))) == WARM
+            began = time.perf_counter()
+            assert len(list(islice(batches, self.count))) == self.count
+            times.stages["read"].append((time.perf_counter() - began) / self.count)
 
     def _timed(self, steps: Iterator[float]) -> Generator[tuple[float, dict[str, float]], None, None]:
         """Seconds of each step and of its spans, but for the first steps."""

@@ -4,17 +4,25 @@ Rounds of reading are steps of a Lookahead of 8 batches that are discarded at on
 its threads, as in training. What that costs beyond reading is counted: the store takes a row that it reads off the
 disk and writes it there again when it leaves RAM, and compaction takes the garbage away.
 
-Rounds of writing load rows anew that are on disk: each is appended to the log as an evicted one is, with its look-ups,
-and leaves garbage there, so nothing is read but by compaction. Rows that are in RAM (a tenth at most) stay there and
-are not counted.
+Its RAM is made smaller until no more rows are there than the plan's share of all; what the index and the buffers take
+comes on top, as RocksDB's index does.
 
-Rounds of training look one row up in each of 8 columns, 64 floats each, under an MLP in fp32 on one thread.
+Rounds of writing load rows anew that are on disk: each is appended to the log as an evicted one is, with its look-ups,
+and leaves garbage there, so nothing is read but by compaction; at the end, all files are on the disk (fsync). Rows that
+are in RAM stay there and are not counted, and neither are the last ones, which still wait in a buffer.
+
+Rounds of training look one row up in each of 8 columns, 64 floats each, under an MLP in fp32 on one thread. The first
+WINDOW steps, whose rows were fetched before the clock, and the last ones, beside which nothing is fetched, do not
+count.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -34,6 +42,7 @@ DIM = ROW_BYTES // 4
 WINDOW = 8
 INDEX_BYTES = 24
 BUFFERS = 8 << 20
+TRIES = 12
 SECTOR, RECORD_HEAD = 4096, 16  # docs/format/segments.md
 SCHEMA = sfctr.Schema(label="y", features=[sfctr.Categorical("item")])
 COLUMNS = [f"item{i}" for i in range(8)]
@@ -53,9 +62,27 @@ class Watched(sfctr.Store):
         self.fetch_cpu_s += time.thread_time() - used
 
 
-def open_store(folder: Path, plan: Plan, *, share: float) -> Watched:
-    """All rows, in the order of their numbers; RAM has room for a share of them."""
+def open_warm(folder: Path, plan: Plan, batches: Sequence[Array], *, share: float) -> Watched:
+    """All rows, after these batches were read; at most a share of them is in RAM."""
     ram = int(share * plan.rows * ROW_BYTES) + INDEX_BYTES * plan.rows + BUFFERS
+    for _ in range(TRIES):
+        store = open_store(folder, plan, ram)
+        read(store, batches)
+        above = in_ram(store) - math.floor(share * plan.rows)
+        if above <= 0:
+            return store
+        store.close()
+        shutil.rmtree(folder / "ours")
+        ram -= above * ROW_BYTES
+    raise ValueError(f"no size of RAM was found with which {share:.0%} of the rows are there")
+
+
+def in_ram(store: sfctr.Store) -> int:
+    return store.num_rows("item") - store.counters()["disk_rows"]
+
+
+def open_store(folder: Path, plan: Plan, ram: int) -> Watched:
+    """All rows, in the order of their numbers."""
     table = sfctr.Table("item", dim=DIM, optimizer=sfctr.SGD(lr=0.01))
     store = Watched([table], tiers=sfctr.Tiers(ram=ram, disk=str(folder / "ours")))
     for first, values in chunks(plan):
@@ -97,6 +124,7 @@ def read(store: Watched, batches: Sequence[Array]) -> dict[str, Any]:
     require_right(store, batches[-1])
     return {
         "rows": sum(len(rows) for rows in batches),
+        "rows_in_ram": in_ram(store),
         "seconds": seconds,
         "cpu_s": done.ru_utime + done.ru_stime - used.ru_utime - used.ru_stime,
         "fetched": after["fetched"] - before["fetched"],
@@ -116,12 +144,20 @@ def require_right(store: sfctr.Store, rows: Array) -> None:
         step.discard()
 
 
-def write(store: Watched, rows: Array) -> dict[str, Any]:
+def sync(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def write(store: Watched, rows: Array, folder: Path) -> dict[str, Any]:
     blocks = [(part, row_values(part)) for part in np.array_split(rows, max(1, len(rows) // LOADED))]
     before, moved = store.counters(), io_counts()
     began = time.perf_counter()
     for part, values in blocks:
         load(store, part, values)
+    sync(folder)
     seconds = time.perf_counter() - began
     after, now = store.counters(), io_counts()
     moved_rows = after["disk_rows_moved"] - before["disk_rows_moved"]
@@ -143,7 +179,10 @@ def make_model() -> nn.Module:
 
 
 def train(store: sfctr.Store, batches: Sequence[Array], model: nn.Module | None) -> dict[str, Any]:
-    """Seconds of all steps but the first few, which fill the window; without a model rows are fetched alone."""
+    """Seconds a step, and rows that were fetched; without a model rows are fetched alone."""
+    if len(batches) < 3 * WINDOW:
+        raise ValueError(f"a round of training has {len(batches)} batches and needs {3 * WINDOW}")
+    before = store.counters()["fetched"]
     prepared = [as_batch(rows, COLUMNS) for rows in batches]
     times = []
     for step in sfctr.Lookahead(prepared, store, schema=WIDE, window=WINDOW):
@@ -157,8 +196,12 @@ def train(store: sfctr.Store, batches: Sequence[Array], model: nn.Module | None)
                 parameter.grad = None
             step.step(None)
         times.append(time.perf_counter())
-    first = min(WINDOW, len(times) // 3)
-    return {"step_s": (times[-1] - times[first]) / (len(times) - 1 - first)}
+    counted = times[WINDOW - 1 : len(times) - WINDOW]  # from the end of the last step that does not count
+    return {
+        "step_s": (counted[-1] - counted[0]) / (len(counted) - 1),
+        "fetched": store.counters()["fetched"] - before,
+        "rows": sum(len(rows) for rows in batches),
+    }
 
 
 def main() -> None:
@@ -172,16 +215,15 @@ def main() -> None:
         job = json.loads(line)
         answer: dict[str, Any] = {}
         if job["do"] == "load":
-            stores[job["what"]] = store = open_store(folder, plan, share=job["share"])
-            read(store, wanted.history())
-        elif job["do"] == "close":
-            stores.pop(job["what"]).close()
+            own = folder / job["what"]
+            own.mkdir()
+            stores[job["what"]] = open_warm(own, plan, wanted.history(), share=job["share"])
         elif job["do"] == "read":
             answer = read(stores["tiered"], wanted.round(job["round"]))
         elif job["do"] == "write":
-            answer = write(stores["tiered"], wanted.scattered(job["rows"], job["round"]))
+            answer = write(stores["tiered"], wanted.scattered(job["rows"], job["seed"]), folder / "tiered" / "ours")
         elif job["do"] == "train":
-            answer = train(stores[job["what"]], wanted.round(job["round"]), model if job["model"] else None)
+            answer = train(stores[job["what"]], wanted.training(job["round"]), model if job["model"] else None)
         print(json.dumps(answer), flush=True)
     for store in stores.values():
         store.close()

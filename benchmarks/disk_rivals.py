@@ -1,10 +1,12 @@
 """One process for bench_disk.py that keeps rows in RocksDB, in LMDB or in a plain file, and reads batches of them.
 
 Runs in the environment "disk" of rivals.py. A job names what to do; the answer is seconds and what they cost. RocksDB
-reads around the page cache, and its block cache of the plan's size stays warm from round to round. LMDB and the mapped
-file are read through the page cache: before a round all their pages are dropped from it, and those that an LRU cache of
-the plan's size would hold are read again; what a round reads then stays to its end, more than that cache would keep.
-Every row is copied to its place in an array, and its number is checked.
+reads around the page cache, and its cache of the plan's size, of blocks or of rows, stays warm from round to round.
+LMDB and the mapped file are read through the page cache: before a round all their pages are dropped from it, and those
+that an LRU cache of the plan's size would hold are read again; what a round reads then stays to its end, more than that
+cache would keep. LMDB is read one key at a time by its Python binding, whose calls bound its line: a round that is read
+"again", off the page cache alone, shows how many rows they can give. Called from C it would have no such bound. Every
+row is copied to its place in an array, and its number is checked.
 """
 
 from __future__ import annotations
@@ -25,22 +27,31 @@ from typing import Any
 import numpy as np
 from disk_rows import ROW_BYTES, Array, Plan, Wanted, chunks, io_counts, row_values
 
+WARMING, WARMERS = 20, 16
+"""Batches, which read more than a cache of 7 % holds, and threads that read them."""
 KEY = ">u8"  # so that the order of bytes is that of numbers
 PAGE = 4096
 
 
 class Rocks:
-    """No compression, 4 KiB blocks, one sorted run, its index blocks in memory beside the cache."""
+    """No compression, 4 KiB blocks, one sorted run, its index blocks in memory beside the cache.
+
+    The cache has "blocks", or "rows" alone, without blocks beside them: it is as large either way.
+    """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._path, self._plan = str(folder / "rocksdb"), plan
         self._db: Any = None
 
-    def _open(self, *, is_loading: bool) -> None:
+    def _open(self, *, is_loading: bool, caches: str = "blocks") -> None:
         from rocksdict import AccessType, BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
 
         options, table = Options(raw_mode=True), BlockBasedOptions()
-        table.set_block_cache(Cache(self._plan.cache_bytes))
+        if caches == "rows":
+            options.set_row_cache(Cache(self._plan.cache_bytes))
+            table.disable_cache()
+        else:
+            table.set_block_cache(Cache(self._plan.cache_bytes))
         table.set_block_size(PAGE)
         options.set_block_based_table_factory(table)
         options.set_compression_type(DBCompressionType.none())
@@ -51,7 +62,11 @@ class Rocks:
             options.create_if_missing(True)
             options.prepare_for_bulk_load()
         access = AccessType.read_write() if is_loading else AccessType.read_only()
-        self._db = Rdict(self._path, options=options, access_type=access)
+        families = {"default": options}  # which otherwise has a block cache of its own, of 8 MiB
+        self._db = Rdict(self._path, options=options, column_families=families, access_type=access)
+        capacity = int(self._db.property_value("rocksdb.block-cache-capacity") or 0)
+        if caches == "blocks" and capacity != self._plan.cache_bytes:
+            raise ValueError(f"RocksDB has a block cache of {capacity} bytes, not of {self._plan.cache_bytes}")
 
     def load(self) -> None:
         from rocksdict import WriteBatch
@@ -65,8 +80,14 @@ class Rocks:
             self._db.write(batch)
         self._db.flush()
         self._db.compact_range(None, None)
+
+    def cache(self, what: str, wanted: Wanted, number: int) -> None:
+        """Begin with an empty cache of "blocks" or of "rows", and warm it with what was read before a round."""
         self._db.close()
-        self._open(is_loading=False)
+        self._open(is_loading=False, caches=what)
+        with ThreadPoolExecutor(WARMERS) as pool:
+            for rows in wanted.before(number, WARMING):
+                list(pool.map(lambda part, rows=rows: self._db.get(_keys(rows[part])), _parts(len(rows), WARMERS)))
 
     def begin(self, wanted: Wanted, number: int) -> None:
         pass
@@ -172,13 +193,11 @@ def drop_pages(path: Path) -> None:
     os.close(descriptor)
 
 
-def read_history(contender: Any, wanted: Wanted) -> None:
-    for rows in wanted.history():
-        contender.read(rows, np.empty((len(rows), ROW_BYTES), np.uint8))
+def read_round(contender: Any, wanted: Wanted, number: int, num_threads: int, *, again: bool = False) -> dict[str, Any]:
+    """All batches, each cut among the threads; cuts of a batch follow those before without waiting for its end.
 
-
-def read_round(contender: Any, wanted: Wanted, number: int, num_threads: int) -> dict[str, Any]:
-    """All batches, each cut among the threads; cuts of a batch follow those before without waiting for its end."""
+    again: they were all read once before the clock runs.
+    """
     batches = wanted.round(number)
     out = [np.zeros((len(rows), ROW_BYTES), np.uint8) for rows in batches]
     cuts = [(b, part) for b, rows in enumerate(batches) for part in _parts(len(rows), num_threads)]
@@ -190,6 +209,8 @@ def read_round(contender: Any, wanted: Wanted, number: int, num_threads: int) ->
     contender.begin(wanted, number)
     with ThreadPoolExecutor(num_threads) as pool:
         list(pool.map(lambda _: time.sleep(0.01), range(num_threads)))  # they are there before the clock runs
+        if again:
+            list(pool.map(read, cuts))
         used, moved = resource.getrusage(resource.RUSAGE_SELF), io_counts()
         began = time.perf_counter()
         list(pool.map(read, cuts))
@@ -239,10 +260,10 @@ def main() -> None:
         if job["do"] == "load":
             contender = CONTENDERS[job["what"]](folder, plan)
             contender.load()
-            if job["what"] == "RocksDB":
-                read_history(contender, wanted)
+        elif job["do"] == "cache":
+            contender.cache(job["what"], wanted, job["round"])
         elif job["do"] == "read":
-            answer = read_round(contender, wanted, job["round"], job["threads"])
+            answer = read_round(contender, wanted, job["round"], job["threads"], again=job.get("again", False))
         elif job["do"] == "write":
             drop_pages(folder / "flat.rows")
             answer = write_in_place(folder, wanted.scattered(job["rows"], job["round"]), job["sync"])

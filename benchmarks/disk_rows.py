@@ -1,7 +1,7 @@
 """The rows that bench_disk.py keeps on disk, and which of them each round wants: the same for all contenders.
 
 A batch is the distinct rows among draws that follow Zipf's law; how often a row is drawn has nothing to do with where
-it lies. Rounds go on in one stream of batches; those before the first one warm caches.
+it lies. Rounds go on in one stream of batches, those of training last; those before the first one warm caches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Array = np.ndarray[Any, Any]
 class Plan:
     """rows: 0 .. rows - 1 are on disk. skew: Zipf's exponent, 0 for even draws. draws: a batch.
 
-    batches: a round. history: batches before the first round. share: of the rows' bytes, that a cache may hold.
+    batches: a round. history: batches before the first round. training_rounds, training_batches: of the rounds that
+    follow those of reading. share: of the rows' bytes, that a cache may hold.
     """
 
     rows: int
@@ -33,6 +34,8 @@ class Plan:
     batches: int
     history: int
     rounds: int
+    training_rounds: int
+    training_batches: int
     share: float
 
     @property
@@ -65,9 +68,21 @@ class Wanted:
     def history(self) -> list[Array]:
         return [self.batch(n) for n in range(self._plan.history)]
 
+    def before(self, number: int, count: int) -> list[Array]:
+        """So many batches, the last ones before a round, or fewer."""
+        first = self._first(number)
+        return [self.batch(n) for n in range(max(0, first - count), first)]
+
     def round(self, number: int) -> list[Array]:
-        first = self._plan.history + number * self._plan.batches
+        first = self._first(number)
         return [self.batch(n) for n in range(first, first + self._plan.batches)]
+
+    def training(self, number: int) -> list[Array]:
+        first = self._first(self._plan.rounds) + number * self._plan.training_batches
+        return [self.batch(n) for n in range(first, first + self._plan.training_batches)]
+
+    def _first(self, number: int) -> int:
+        return self._plan.history + number * self._plan.batches
 
     def scattered(self, count: int, seed: int) -> Array:
         """So many distinct rows, evenly drawn."""
@@ -76,7 +91,7 @@ class Wanted:
     def last_used(self, number: int, rows_a_page: int, num_pages: int) -> Array:
         """A row of each of the pages that were used last before a round: what a cache of so many holds by LRU."""
         seen: dict[int, int] = {}
-        for n in range(self._plan.history + number * self._plan.batches - 1, -1, -1):
+        for n in range(self._first(number) - 1, -1, -1):
             rows = self.batch(n)
             for page, row in zip((rows // rows_a_page).tolist(), rows.tolist(), strict=True):
                 seen.setdefault(page, row)
@@ -90,7 +105,7 @@ def _stream(plan: Plan) -> Iterator[Array]:
     where = random.permutation(plan.rows)
     shares = np.arange(1, plan.rows + 1, dtype=np.float64) ** -plan.skew
     reach = np.cumsum(shares) / shares.sum()
-    for _ in range(plan.history + plan.rounds * plan.batches):
+    for _ in range(plan.history + plan.rounds * plan.batches + plan.training_rounds * plan.training_batches):
         ranks = np.unique(np.minimum(np.searchsorted(reach, random.random(plan.draws)), plan.rows - 1))
         yield random.permutation(where[ranks])
 

@@ -102,6 +102,6 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 def place(arguments: Sequence[str]) -> tuple[int, int, int, Path]:
-    """rank, size, port and the folder of the data, as processes_team.Team gives them."""
+    """rank, size, port and the folder of the data, as team.Team gives them."""
     rank, size, port, folder = arguments
     return int(rank), int(size), int(port), Path(folder)

@@ -23,7 +23,7 @@ ENVIRONMENTS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "disk": (("numpy", "rocksdict==0.3.29", "lmdb==3.0.0"),),
 }
-"""What pip installs, call by call; all on the torch that we measure with."""
+"""What pip installs, call by call; where torch is among it, the torch that we measure with."""
 
 
 class NotInstalled(Exception):

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -119,10 +121,21 @@ def test_a_benchmark_that_fails_is_told_and_the_next_one_runs(bench, scripts):
 
 
 @pytest.mark.processes
-def test_a_benchmark_that_does_not_end_is_ended(bench, scripts, monkeypatch):
-    folder = scripts(slow="import time; time.sleep(60)")
-    monkeypatch.setattr(bench("all"), "LIMIT_S", 0.5)
-    assert "had not ended" in bench("all").run_all(["slow"], [], folder).failed["index"]
+@pytest.mark.timeout(60)
+def test_a_benchmark_that_does_not_end_is_ended_with_the_processes_that_it_began(bench, scripts, monkeypatch, tmp_path):
+    pipe = tmp_path / "open while a process of its own runs"
+    os.mkfifo(pipe)
+    child = "subprocess.Popen(['sh', '-c', 'echo begun; sleep 50'], stdout=open(sys.argv[-1], 'w'))"
+    folder = scripts(slow=f"import subprocess, time; {child}; time.sleep(50)")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.setattr(bench("all"), "LIMIT_S", 3)
+    before = time.monotonic()
+    assert "had not ended" in bench("all").run_all(["slow"], [str(pipe)], folder).failed["index"]
+    os.set_blocking(reader, True)
+    assert os.read(reader, 100) == b"begun\n"
+    assert os.read(reader, 100) == b""  # no one has it open any longer
+    assert time.monotonic() - before < 40
+    os.close(reader)
 
 
 def test_arguments_reach_each_benchmark(bench, scripts):

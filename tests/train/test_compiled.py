@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import msgspec
 import numpy as np
@@ -101,8 +103,15 @@ def test_a_model_that_is_no_graph_is_refused_in_a_sentence():
 
 def test_a_machine_without_a_compiler_is_told_what_to_install():
     said = r"train.compile needs a C\+\+ compiler, and torch finds none; install g\+\+"
-    with torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)}), pytest.raises(ConfigError, match=said):
+    import torch._inductor.config as inductor
+
+    with inductor.patch({"cpp.cxx": ("no-such-compiler",)}), pytest.raises(ConfigError, match=said):
         compiled.require_compiler()
+
+
+def test_a_run_that_is_not_compiled_does_not_load_the_compiler():
+    code = "import sys, sfctr.train.fit; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -61,6 +63,26 @@ def test_ranks_come_to_what_one_process_comes_to(alone, case):
     wires = [line["wire"] for line in lines if line["kind"] == "train"]
     assert all(wire[kind] > 0 for wire in wires for kind in ("keys", "rows", "gradients", "dense"))
     assert all(wire["positions"] > wire["virtual_ids"] > 0 for wire in wires)
+
+
+def notices_in_rank(world, text: str, directory: str) -> list[str]:
+    os.chdir(directory)
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("sfctr").addHandler(handler)
+    train_there(decode_run_file(text, "run.toml"), Path("unmeasured"), world=world, quiet=True)
+    return [line for line in said if "torch_threads" in line]
+
+
+def test_a_run_of_several_processes_says_once_that_torchs_threads_are_not_measured(place):
+    train = msgspec.structs.replace(run_of().train, torch_threads="auto", epochs=1)
+    text = render_run_file(msgspec.structs.replace(run_of(), train=train))
+    (line,), others = run_ranks(2, notices_in_rank, text, str(Path.cwd()))
+    assert re.fullmatch(
+        r"train.torch_threads: \d+, because a run of several processes is not measured; .* set it", line
+    )
+    assert others == []
 
 
 def score_in_rank(world, directory: str) -> dict | None:

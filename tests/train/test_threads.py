@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from sfctr.spec.errors import ConfigError, ModelError
 from sfctr.spec.optim import Adam
@@ -86,10 +90,20 @@ def test_the_quickest_is_judged_by_medians():
     assert quickest({1: [3, 3, 3], 2: [2.9, 2.9, 2.9]}, 0.05) == 1
 
 
-@pytest.mark.parametrize(("option", "value"), [("threads", 0), ("torch_threads", 0), ("threads", "two")])
-def test_a_number_of_threads_that_is_none_is_refused(option, value):
-    with pytest.raises(ConfigError, match=f"train.{option} is {value!r} and must be at least 1"):
+@pytest.mark.parametrize("option", ["threads", "torch_threads"])
+def test_no_threads_are_refused(option):
+    with pytest.raises(ConfigError, match=f"train.{option} is 0 and must be at least 1"):
+        Train(**{option: 0})
+
+
+@pytest.mark.parametrize(("option", "value"), [("threads", "many"), ("torch_threads", "many"), ("threads", None)])
+def test_threads_that_are_no_number_are_refused_and_auto_is_named(option, value):
+    with pytest.raises(ConfigError, match=f'train.{option} is {value!r} and must be a number of at least 1, or "auto"'):
         Train(**{option: value})
+
+
+def test_torchs_own_choice_of_threads_is_none():
+    assert Train(torch_threads=None).torch_threads is None
 
 
 def test_a_settled_run_has_a_number_for_torch():
@@ -136,6 +150,31 @@ def test_measuring_leaves_no_trace_in_what_is_learnt(planted, schema, tmp_path, 
         with fit(planted(700), schema, TABLES, torch_threads=given, **options) as run:
             runs.append((run.predict(planted(100, seed=3))["score"].to_pylist(), run.facts["step"]))
     assert runs[0] == runs[1]
+
+
+class Noisy(nn.Module):
+    """Draws from NumPy's and Python's generators, which no one seeds for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, features):
+        noise = np.random.normal() + random.gauss(0, 1)
+        return self.layer(features["item"] + noise).squeeze(1)
+
+
+def test_measuring_draws_nothing_from_the_generators_of_a_models_own(planted, schema, tmp_path, monkeypatch, two_cores):
+    monkeypatch.setattr(torch_threads, "quickest", lambda seconds, least_gain: _timed_all(seconds))
+    weights = []
+    for given in ("auto", 1):
+        torch.manual_seed(1)
+        np.random.seed(1)
+        random.seed(1)
+        options = {**QUICK, "model": Noisy(), "run_dir": tmp_path / str(given)}
+        with fit(planted(300), schema, TABLES, torch_threads=given, **options) as run:
+            weights.append(run.model.layer.weight.detach().clone())
+    assert torch.equal(*weights)
 
 
 def _timed_all(seconds: dict[int, list[float]]) -> int:

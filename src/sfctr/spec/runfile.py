@@ -123,7 +123,8 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tells in small batches, after about half a minute at the start. Needs a C++ compiler."""
     torch_threads: int | Literal["auto"] | None = None
     """Threads of torch, part of the run's numerics; None: as torch chooses; "auto": as many as make a new run's steps
-    quickest, measured for about a second. The resolved run file records the number; resuming and verifying use it."""
+    quickest, measured first by at least four steps of each number, twice (a run of several processes takes what torch
+    chooses). The resolved run file records the number; resuming and verifying use it."""
     threads: int | Literal["auto"] = "auto"
     """Threads of sfctr's own kernels; changes no number. "auto": measured in the first steps, which try several."""
     window: int = 4
@@ -138,8 +139,10 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         _check(self, "min_delta", 0.0)
         for name in ("threads", "torch_threads"):
             count = getattr(self, name)
-            if count in ("auto", None):
+            if count == "auto" or (count is None and name == "torch_threads"):
                 continue
+            if not isinstance(count, int):
+                raise ConfigError(f'train.{name} is {count!r} and must be a number of at least 1, or "auto"')
             check_fixed(count, 1, f"train.{name}")
             if count > MOST_THREADS:
                 raise ConfigError(f"train.{name} is {count} and must be at most {MOST_THREADS}")

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import TorchDynamoException
 
 from sfctr.spec.errors import ConfigError, ModelError
 from sfctr.spec.runfile import Train
@@ -63,7 +62,10 @@ class Compiled:
     def __init__(
         self, module: nn.Module, sizes: frozenset[int], backend: str | Callable[..., Any] | None = None
     ) -> None:
+        from torch._dynamo.exc import TorchDynamoException  # takes seconds to load, which other runs need not wait for
+
         self._module, self._sizes, self._called = module, sizes, set[int]()
+        self._refusal: type[Exception] = TorchDynamoException
         # Other models of this class in this process have graphs of their own, where this torch can tell them apart.
         known = signature(torch.compile).parameters
         wanted = {"recompile_limit": MOST_GRAPHS, "isolate_recompiles": True}
@@ -84,7 +86,7 @@ class Compiled:
                 output = self._module(features)
             self._called.add(whole_size)
             return output
-        except TorchDynamoException as error:
+        except self._refusal as error:
             lines = [line.strip() for line in str(error).splitlines()]
             why = next((line for line in lines if line and not line.endswith(":")), type(error).__name__)
             raise ModelError(

@@ -37,7 +37,7 @@ from .resume import check_data, check_order, find_start
 from .run import Run, build_run_model, open_store
 from .run_dir import CHECKPOINTS, HISTORY_FILE, RUN_FILE, began_here, claimed, next_run_dir
 from .stages import bound, stage_seconds
-from .torch_threads import with_torch_threads
+from .torch_threads import say_unmeasured, with_torch_threads
 from .trainer import Trainer
 
 
@@ -187,8 +187,11 @@ def train_there(
         ranks.require_same_data(source, held_out)
         check_validation(run, held_out is not None)
         run = msgspec.structs.replace(run, schema=source.schema)
-        if asked_threads == "auto" and is_new and start is None and ranks.size == 1:
-            run = with_torch_threads(run, module, source)
+        if asked_threads == "auto" and is_new and start is None:
+            if ranks.size == 1:
+                run = with_torch_threads(run, module, source)
+            elif ranks.is_first:
+                say_unmeasured(run)
         store = open_store(run, run_dir, sharers=ranks.on_machine, copies=ranks.keep_copies(run))
         stack.callback(store.close)
         progress = ProgressLine(_total_rows(run, source.num_rows), quiet=quiet or not ranks.is_first)

@@ -1,9 +1,11 @@
 """How many threads torch takes where a new run says train.torch_threads = "auto": measured before its first step.
 
-Copies of the run train on its first batch for about a second, by one thread, by half and by all of the cores in turn;
-what was chosen is part of the run's numerics from then on. With one thread of torch on two cores look-ahead has a core
-for itself and hides what it does; with both the model is as fast as they make it, and look-ahead takes its time from
-them. Which is quicker depends on the model and the batch, so whole steps of the very loop are measured.
+Copies of the run train on its first batch by one thread, by half and by all of the cores in turn: at least four steps
+of each number, twice, and more of them where a fifth of a second has room for more. So it takes about a second where
+steps are short, and as long as these steps where they are not. What was chosen is part of the run's numerics from then
+on. A run of several processes is not measured. With one thread of torch on two cores look-ahead has a core for itself
+and hides what it does; with both the model is as fast as they make it, and look-ahead takes its time from them. Which
+is quicker depends on the model and the batch, so whole steps of the very loop are measured.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from sfctr.store import Store
 from sfctr.telemetry import Recorder, notice
 
 from .assembly import loop_parts, scorer_of
+from .generators import generators_kept
 from .parts import Step
 from .progress import ProgressLine
 from .threads import MOST_CORES, because, candidates, cores, quickest
@@ -65,7 +68,12 @@ def with_torch_threads(run: RunFile, module: nn.Module, source: Source) -> RunFi
     return _said(run, chosen, because(seconds, chosen))
 
 
-def _said(run: RunFile, threads: int, why: str) -> RunFile:
+def say_unmeasured(run: RunFile) -> None:
+    """Of a new run of several processes that asked to be measured."""
+    _said(run, run.train.torch_threads, "a run of several processes is not measured; to have another number, set it")
+
+
+def _said(run: RunFile, threads: int | str | None, why: str) -> RunFile:
     notice(f"train.torch_threads: {threads}, because {why}")
     return _with_train(run, torch_threads=threads)
 
@@ -80,7 +88,7 @@ def _measured(run: RunFile, module: nn.Module, source: Source, numbers: tuple[in
     """Seconds of steps by number of threads."""
     batch, seconds = source.sample(), {number: list[float]() for number in numbers}
     if batch is not None:
-        with Recorder():  # what is spent here is none of the run's steps
+        with Recorder(), generators_kept():  # what is spent and drawn here is none of the run's steps
             for number in numbers * TURNS:
                 seconds[number] += _turn(_short(run, number), copy.deepcopy(module), Repeated(batch, source.schema))
     return seconds

@@ -266,6 +266,7 @@ def test_a_preset_stands_first_and_decides_what_the_paper_decides() -> None:
     [
         ("train.seed=99999999999999999999999", r"train.seed is .* and must be a number of 64 bits"),
         ("train.threads=100000", "train.threads is 100000 and must be at most 1024"),
+        ("train.threads=many", 'train.threads is "many" and must be a whole number or "auto"'),
         ("train.torch_threads=100000", "train.torch_threads is 100000 and must be at most 1024"),
         ("train.min_delta=nan", "min_delta is nan and must be >= 0"),
         ('train.loss_labels=["click", "click"]', "train.loss_labels names a label twice"),
@@ -275,6 +276,16 @@ def test_a_preset_stands_first_and_decides_what_the_paper_decides() -> None:
 def test_numbers_out_of_bounds_are_refused(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         decode_run_file(SMALL, "x", [override])
+
+
+@pytest.mark.parametrize(("option", "value"), [("threads", "many"), ("torch_threads", "many"), ("threads", None)])
+def test_threads_that_are_no_number_are_refused_and_auto_is_named(option: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f'train.{option} is {value!r} and must be a whole number or "auto"'):
+        Train(**{option: value})
+
+
+def test_torchs_own_choice_of_threads_is_none() -> None:
+    assert Train(torch_threads=None).torch_threads is None
 
 
 # ---- a strategy over run files ------------------------------------------------------------------------------------

@@ -96,16 +96,6 @@ def test_no_threads_are_refused(option):
         Train(**{option: 0})
 
 
-@pytest.mark.parametrize(("option", "value"), [("threads", "many"), ("torch_threads", "many"), ("threads", None)])
-def test_threads_that_are_no_number_are_refused_and_auto_is_named(option, value):
-    with pytest.raises(ConfigError, match=f'train.{option} is {value!r} and must be a number of at least 1, or "auto"'):
-        Train(**{option: value})
-
-
-def test_torchs_own_choice_of_threads_is_none():
-    assert Train(torch_threads=None).torch_threads is None
-
-
 def test_a_settled_run_has_a_number_for_torch():
     run = RunFile(data=Data(), schema=Schema(label="y", features=[Categorical("a")]), train=Train(torch_threads="auto"))
     assert settled(run).train.torch_threads == torch.get_num_threads()

@@ -142,7 +142,7 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if count == "auto" or (count is None and name == "torch_threads"):
                 continue
             if not isinstance(count, int):
-                raise ConfigError(f'train.{name} is {count!r} and must be a number of at least 1, or "auto"')
+                raise ConfigError(f'train.{name} is {count!r} and must be a whole number or "auto"')
             check_fixed(count, 1, f"train.{name}")
             if count > MOST_THREADS:
                 raise ConfigError(f"train.{name} is {count} and must be at most {MOST_THREADS}")

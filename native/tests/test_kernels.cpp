@@ -102,7 +102,7 @@ std::vector<float> run(std::size_t dim, Rule rule, Element element) {
     group.backward(ws, 0, kRows, grads, linear_grads);
     all.push_back(static_cast<float>(group.grad_norm_squared(ws)));
     group.update(ws, step, 0.5f, lines, lines);
-    all.insert(all.end(), out.begin(), out.end());
+    all.insert(all.end(), out.data(), out.data() + out.size());
     all.insert(all.end(), linear.begin(), linear.end());
   }
   for (std::size_t table = 0; table < 4; ++table) {

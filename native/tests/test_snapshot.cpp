@@ -102,7 +102,10 @@ class Living {
     for (std::size_t f = 0; f < 2; ++f) {
       if (batch.reached[f]) gradients[f].resize(batch.size() * kDim, static_cast<float>(step_ % 7) - 3);
     }
-    group_->backward(batch.ws, 0, batch.size(), std::vector<std::span<const float>>{gradients[0], gradients[1]}, {});
+    group_->backward(
+        batch.ws, 0, batch.size(),
+        std::vector<sfctr::GradientRows>{std::span<const float>(gradients[0]), std::span<const float>(gradients[1])},
+        {});
     sfctr::Hyper hyper{};
     hyper.lr = kRate;
     hyper.momentum = kMomentum;
@@ -390,7 +393,8 @@ void keys_that_went_are_told_once() {
   four.group->end_snapshot(true);
   Batch again({3}, {3});  // comes back
   place(*four.group, again);
-  four.group->backward(again.ws, 0, 1, std::vector<std::span<const float>>{Record(kDim, 1), {}}, {});
+  const Record one(kDim, 1);
+  four.group->backward(again.ws, 0, 1, std::vector<sfctr::GradientRows>{std::span<const float>(one), {}}, {});
   four.group->update(again.ws, 2, 1, std::vector(2, sfctr::Hyper{}), {});
   four.group->begin_snapshot(false);
   const auto tombstones = four.group->take_tombstones();

@@ -13,6 +13,7 @@ SFCTR = [sys.executable, "-m", "sfctr"]
 COMMANDS = {
     "init": {"--label", "--time", "--valid-from"},
     "train": {"--set", "--run", "--overwrite"},
+    "report": {"--out", "--tensorboard"},
     "launch": {"--processes", "--nodes", "--node-rank", "--rendezvous", "--restarts", "--set"},
     "evaluate": {"--data", "--which"},
     "predict": {"--data", "--out", "--which"},

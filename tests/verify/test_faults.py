@@ -20,6 +20,7 @@ from sfctr.spec.runfile import Data, Model, RunFile, Train
 from sfctr.spec.schema import Bag, Categorical, Schema, Sequence
 from sfctr.spec.tables import Table
 from sfctr.store import Store
+from sfctr.train.threads import first_threads
 from sfctr.verify import Finding, Makers, verify_run
 from sfctr.verify.difference import Difference
 
@@ -83,7 +84,7 @@ class PlannedAhead(Store):
 
 def opened(run: RunFile, faults: _native.RowFaults | None = None) -> Store:
     kind = Store if run.tiers.disk or run.train.window == 0 else PlannedAhead
-    return kind(run.tables, tiers=run.tiers, seed=run.train.seed, threads=run.train.threads, faults=faults)
+    return kind(run.tables, tiers=run.tiers, seed=run.train.seed, threads=first_threads(run.train), faults=faults)
 
 
 def faulty(name: str, *, everywhere: bool) -> Maker:

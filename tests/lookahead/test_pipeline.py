@@ -146,6 +146,25 @@ def test_an_error_while_reading_comes_after_the_batches_before_it(tmp_path, batc
         assert store.groups[0].native.num_in_flight == 0
 
 
+def test_a_fetching_thread_that_cannot_start_is_an_error_and_no_wait_for_ever(
+    tmp_path, batch, one, monkeypatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.endswith("fetcher"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with store_with(tmp_path, rows=12) as store:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            for ready in sfctr.Lookahead(stream(batch, one), store, schema=schema(), window=4):
+                step(ready)
+        gc.collect()
+        assert store.groups[0].native.num_in_flight == 0
+
+
 @pytest.mark.parametrize("rows", [9, 30, None])
 @pytest.mark.parametrize("window", [1, 8])
 def test_an_interrupt_ends_the_threads_and_discards_what_was_ahead(tmp_path, batch, one, window, rows) -> None:

@@ -235,3 +235,17 @@ def test_first_order_weights_alone_have_the_twins_bits(twin: ModuleType, rule: s
 @pytest.mark.parametrize("dim", [5, 8, 24, 79, 130])
 def test_odd_dims_pool_and_merge_alike_on_all_levels(twin: ModuleType, dim: int, dtype: str) -> None:
     compare_run(twin, dim, "rowwise_adagrad", "adagrad", {}, dtype)
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 2), (2, 3), (6, 1), (1, 6)])
+def test_a_gradient_of_another_shape_is_its_floats_in_order(shape):
+    group = _native.RowGroup(2, False, "sgd", None, [_native.TableInit(1, 2, "normal", 0.0, 1.0)])
+    keys = np.array([5, 6, 7], np.uint64)
+    ws = _native.WorkingSet(1, 3, [_native.FeatureKeys(0, "one", keys)])
+    group.locate(ws, True)
+    within = np.full(60, 1e9, np.float32)  # what lies around it must not be read
+    gradient = within[24:30]
+    gradient[:] = np.arange(6)
+    group.backward(ws, 0, 3, [gradient.reshape(shape)], [])
+    assert group.gradients(ws)[0].tolist() == [[0, 1], [2, 3], [4, 5]]
+    group.discard(ws)
